@@ -77,6 +77,9 @@ pub(crate) fn run() -> Result<(), String> {
     let arguments = "test --locked --workspace --test guest --test guest_breakdown -- --ignored";
     let arguments: Vec<&str> = arguments.split(' ').collect();
     step("guests of `tare guest`", "cargo", &arguments)?;
+    let arguments = "test --locked --workspace --test guest_exits -- --ignored --nocapture";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    step("exits of guests", "cargo", &arguments)?;
     // One at a time: they look at what is left on the machine.
     let arguments = "test --locked --workspace --test guest_ends -- --ignored --test-threads=1";
     let arguments: Vec<&str> = arguments.split(' ').collect();

@@ -29,14 +29,17 @@ impl Flavour {
         Flavour::Tdx,
     ];
 
+    /// The names, and the first versions of QEMU that have them.
+    const TABLE: [(&str, Version); 4] = [
+        ("plain", Version(7, 2)),
+        ("swiotlb", Version(7, 2)),
+        ("sev-snp", Version(9, 1)),
+        ("tdx", Version(10, 1)),
+    ];
+
     /// Returns its name.
     pub fn name(self) -> &'static str {
-        match self {
-            Flavour::Plain => "plain",
-            Flavour::Swiotlb => "swiotlb",
-            Flavour::SevSnp => "sev-snp",
-            Flavour::Tdx => "tdx",
-        }
+        Flavour::TABLE[self as usize].0
     }
 
     /// Returns true if the guest's memory is hidden from its host.
@@ -46,11 +49,7 @@ impl Flavour {
 
     /// Returns the first version of QEMU that has it.
     pub fn since(self) -> Version {
-        match self {
-            Flavour::Plain | Flavour::Swiotlb => Version(7, 2),
-            Flavour::SevSnp => Version(9, 1),
-            Flavour::Tdx => Version(10, 1),
-        }
+        Flavour::TABLE[self as usize].1
     }
 }
 

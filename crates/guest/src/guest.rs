@@ -224,14 +224,11 @@ impl Guest {
         let mut output = Output::default();
         let add = |stream, bytes: &[u8]| output.add(stream, bytes);
         let exit = self.run(command, input, limit, add)?;
-        match output.stdout.len().max(output.stderr.len()) > OUTPUT_MAX {
-            false => Ok((exit, output)),
-            true => {
-                let shown = command.join(" ");
-                let found = "found more than 64 MiB of output, which could be redirected";
-                Err(Error::Command(format!("{shown}: {found}")))
-            }
+        if output.stdout.len().max(output.stderr.len()) > OUTPUT_MAX {
+            let found = "found more than 64 MiB of output, which could be redirected";
+            return Err(Error::Command(format!("{}: {found}", command.join(" "))));
         }
+        Ok((exit, output))
     }
 
     /// Runs a command without input and returns its standard output; both of its streams are in the
@@ -241,11 +238,11 @@ impl Guest {
     /// As [`Guest::capture`]; [`Error::Command`] if its exit status is not 0.
     pub fn output(&mut self, command: &[&str], limit: Duration) -> Result<String, Error> {
         let (exit, output) = self.capture(command, io::empty(), Some(limit))?;
-        let [printed, errors] =
-            [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+        let printed = String::from_utf8_lossy(&output.stdout);
         if exit.status == Some(0) {
-            return Ok(printed);
+            return Ok(printed.into_owned());
         }
+        let errors = String::from_utf8_lossy(&output.stderr);
         let (shown, printed, errors) = (command.join(" "), excerpt(&printed), excerpt(&errors));
         Err(Error::Command(format!("{shown}: {printed} {errors}")))
     }
@@ -283,14 +280,13 @@ impl Guest {
     }
 
     fn set_up_network(&mut self, network: &Network) -> Result<(), Error> {
-        let limit = Duration::from_secs(60);
-        self.output(&["ip", "link", "set", "lo", "up"], limit)?;
+        let mut script = "set -e; ip link set lo up; ".to_owned();
         if *network == Network::User {
-            let script = "ip address add 10.0.2.15/24 dev eth0 && ip link set eth0 up && \
-                          ip route add default via 10.0.2.2";
-            self.output(&["sh", "-c", script], limit)?;
+            script += "ip address add 10.0.2.15/24 dev eth0; ip link set eth0 up; \
+                       ip route add default via 10.0.2.2";
         }
-        Ok(())
+        let set_up = self.output(&["sh", "-c", &script], Duration::from_secs(60));
+        set_up.map(drop)
     }
 
     fn send(&mut self, kind: Kind, content: &[u8]) -> Result<(), Error> {

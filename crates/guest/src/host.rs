@@ -99,7 +99,7 @@ impl Host {
     pub fn examine(root: &Path, qemu: &Result<Version, Error>, boots: Option<bool>) -> Host {
         let tree = Tree(root);
         let [snp, tdx] = [Flavour::SevSnp, Flavour::Tdx].map(|it| technique(&tree, it));
-        let wanted = match (snp.state, tdx.state) {
+        let wanted = match (snp.0, tdx.0) {
             (_, State::Fine) => Flavour::Tdx,
             (State::Fine, _) => Flavour::SevSnp,
             _ => Flavour::Plain,
@@ -120,12 +120,13 @@ impl Host {
             memlock(&tree),
         ];
         let names = CHECKS.lines().filter_map(|line| line.split_once(": "));
-        let checks = names.zip(findings).map(|((name, matters), it)| Check {
+        let named = names.zip(findings);
+        let checks = named.map(|((name, matters), (state, found, remedy))| Check {
             name,
-            state: it.state,
-            found: it.found,
+            state,
+            found,
             matters,
-            remedy: (it.state != State::Fine).then_some(it.remedy),
+            remedy: (state != State::Fine).then_some(remedy),
         });
         let checks: Vec<Check> = checks.collect();
         let lacks = |name| {
@@ -143,35 +144,25 @@ impl Host {
 /// Returns true if the machine whose root is this folder says that it can run guests of a
 /// confidential flavour.
 pub fn has_technique(root: &Path, flavour: Flavour) -> bool {
-    flavour.is_confidential() && technique(&Tree(root), flavour).state == State::Fine
+    flavour.is_confidential() && technique(&Tree(root), flavour).0 == State::Fine
 }
 
 /// The remedy for a machine without vhost_net.
 const VHOST: &str = "sudo modprobe vhost_net, and vhost=on in QEMU's -netdev tap";
 
-/// The answer of a check.
-struct Finding {
-    state: State,
-    found: String,
-    /// What to do, unless all is fine.
-    remedy: String,
-}
-
-fn finding(state: State, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    let (found, remedy) = (found.into(), remedy.into());
-    Finding {
-        state,
-        found,
-        remedy,
-    }
-}
+/// The answer of a check: the state, what was found, and what to do unless all is fine.
+type Finding = (State, String, String);
 
 fn fine(found: impl Into<String>) -> Finding {
-    finding(State::Fine, found, "")
+    (State::Fine, found.into(), String::new())
 }
 
 fn lacking(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    finding(State::Lacking, found, remedy)
+    (State::Lacking, found.into(), remedy.into())
+}
+
+fn unknown(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    (State::Unknown, found.into(), remedy.into())
 }
 
 fn device(opened: io::Result<()>, remedy: &str) -> Finding {
@@ -287,8 +278,7 @@ fn technique(tree: &Tree<'_>, flavour: Flavour) -> Finding {
             "sudo modprobe ccp, the driver of the secure processor",
         ),
         Some("Y" | "1") => fine(format!("{name} is on")),
-        Some(other) => finding(
-            State::Unknown,
+        Some(other) => unknown(
             format!("{name} is \"{}\", expected Y or N", tree::shown(other)),
             format!("cat /{path}"),
         ),
@@ -307,10 +297,8 @@ struct Slots {
 impl Slots {
     fn read(tree: &Tree<'_>) -> Slots {
         let line = tree.text("proc/cmdline").unwrap_or_default();
-        let words = line.split_whitespace().rev();
-        let setting = words
-            .filter_map(|word| word.strip_prefix("swiotlb="))
-            .next();
+        let mut words = line.split_whitespace().rev();
+        let setting = words.find_map(|word| word.strip_prefix("swiotlb="));
         let number = |name| tree.number(&format!("sys/kernel/debug/swiotlb/{name}"));
         Slots {
             all: number("io_tlb_nslabs"),
@@ -351,8 +339,7 @@ fn swiotlb(slots: &Slots, full: Option<&str>) -> Finding {
     let peak = slots.peak.max(slots.used).unwrap_or(0);
     match (full, slots.all) {
         (Some(line), _) => lacking(found, remedy(line, slots)),
-        (None, None) => finding(
-            State::Unknown,
+        (None, None) => unknown(
             found,
             "run as root, with debugfs mounted at /sys/kernel/debug",
         ),
@@ -399,7 +386,7 @@ fn huge_pages(tree: &Tree<'_>) -> Finding {
         _ => State::Unknown,
     };
     let remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
-    finding(state, found, remedy)
+    (state, found, remedy.into())
 }
 
 fn memlock(tree: &Tree<'_>) -> Finding {
@@ -416,7 +403,7 @@ fn memlock(tree: &Tree<'_>) -> Finding {
         _ if limit == "unlimited" => fine(limit),
         Ok(bytes) if bytes >= MEMORY => fine(format!("{} MiB", bytes >> 20)),
         Ok(bytes) => lacking(format!("{} KiB, a guest has 512 MiB", bytes >> 10), remedy),
-        Err(_) => finding(State::Unknown, tree::shown(limit), remedy),
+        Err(_) => unknown(tree::shown(limit), remedy),
     }
 }
 

@@ -79,13 +79,9 @@ pub(super) fn serve(port: &File) -> io::Result<()> {
             // The rest of the input of a command that has ended.
             Kind::Input if number != current => {}
             Kind::Input if frame.content.is_empty() => input = None,
+            // A command need not read all of its input.
             Kind::Input => {
-                // A command need not read all of its input.
-                if let Some(to) = &mut input {
-                    if to.write_all(&frame.content).is_err() {
-                        input = None;
-                    }
-                }
+                input = input.filter(|mut to| to.write_all(&frame.content).is_ok());
             }
             other => return Err(io::Error::other(format!("found a frame {other:?}"))),
         }

@@ -80,11 +80,8 @@ pub(crate) fn kernel_log(path: &Path) -> String {
 fn open(path: &Path, is_written: bool) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let mut options = OpenOptions::new();
-    let file = options
-        .read(true)
-        .write(is_written)
-        .custom_flags(flags)
-        .open(path)?;
+    options.read(true).write(is_written).custom_flags(flags);
+    let file = options.open(path)?;
     let kind = file.metadata()?.file_type();
     match kind.is_file() || kind.is_char_device() {
         true => Ok(file),

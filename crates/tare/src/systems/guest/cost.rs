@@ -19,8 +19,7 @@ const DASH: &str = "–";
 
 /// Returns the table in at most `width` columns; `None` if the run has nothing of it.
 pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
-    let timed = Rates::of(run, TIMED)?;
-    let emulated = Rates::of(run, COUNTED);
+    run.experiments.iter().find(|it| it.id == TIMED)?;
     let [first, second] = GENERATORS;
     let of = "of the bridge's";
     let heads = ["nginx runs", first, of, second, of, "emulated"];
@@ -29,18 +28,18 @@ pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
     for place in Place::all() {
         let mut row = vec![words(place).to_owned()];
         for generator in GENERATORS {
-            let cell = timed.cell(place, Some(generator));
+            let cell = find(run, TIMED, place, Some(generator));
             row.push(cell.map_or(DASH.into(), rate));
-            let reference = timed.cell(Place::Bridge, Some(generator));
+            let reference = find(run, TIMED, Place::Bridge, Some(generator));
             let share = cell.zip(reference).and_then(|(of, to)| share(of, to));
             row.push(share.unwrap_or(DASH.into()));
             if let Some(reason) = cell.and_then(|cell| cell.reason.as_ref()) {
                 note(&mut reasons, reason, words(place));
             }
         }
-        let cell = emulated.as_ref().and_then(|rates| rates.cell(place, None));
         // On the host nothing is emulated, and the column is of guests alone.
-        let cell = cell.filter(|_| place.flavour().is_some());
+        let guest = place.flavour();
+        let cell = guest.and_then(|_| find(run, COUNTED, place, None));
         row.push(cell.map_or(DASH.into(), rate));
         rows.push(row.try_into().ok()?);
     }
@@ -68,28 +67,19 @@ pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
     Some(lines.join("\n") + "\n\n")
 }
 
-/// The request rates of one experiment.
-struct Rates<'a>(Vec<&'a CellResult>);
-
-impl<'a> Rates<'a> {
-    fn of(run: &'a RunResult, id: &str) -> Option<Rates<'a>> {
-        let experiment = run.experiments.iter().find(|it| it.id == id)?;
-        let cells = experiment.cells.iter();
-        let rates = cells.filter(|cell| cell.metric == "request_rate");
-        Some(Rates(rates.collect()))
-    }
-
-    fn cell(&self, place: Place, generator: Option<&str>) -> Option<&'a CellResult> {
-        let is = |cell: &&&CellResult, axis: &str, name: &str| {
-            cell.at.0.get(axis).and_then(Value::as_str) == Some(name)
-        };
-        let mut cells = self.0.iter().filter(|cell| is(cell, "place", place.name()));
-        let found = match generator {
-            Some(generator) => cells.find(|cell| is(cell, "generator", generator)),
-            None => cells.next(),
-        };
-        found.copied()
-    }
+/// Returns the request rate of an experiment at a place, of one generator or of the only one.
+fn find<'a>(
+    run: &'a RunResult,
+    id: &str,
+    place: Place,
+    generator: Option<&str>,
+) -> Option<&'a CellResult> {
+    let experiment = run.experiments.iter().find(|it| it.id == id)?;
+    experiment.cells.iter().find(|cell| {
+        let at = |axis| cell.at.0.get(axis).and_then(Value::as_str);
+        let is_there = cell.metric == "request_rate" && at("place") == Some(place.name());
+        is_there && (generator.is_none() || at("generator") == generator)
+    })
 }
 
 fn words(place: Place) -> &'static str {

@@ -21,7 +21,7 @@ use super::generate::{self, Remote, WORK_MAX};
 use super::legs::{Leg, Place};
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
-use crate::systems::load::driver::{Generator, Identity, Server, Service};
+use crate::systems::load::driver::{examine_size, Generator, Identity, Server, Service};
 use crate::systems::namespace;
 use crate::systems::workload::{mistake, Workload};
 
@@ -133,11 +133,11 @@ impl GuestParameters {
         })
     }
 
-    /// Starts the server at its place. A guest whose times are judged is not emulated, which the
+    /// Starts the server at a place. A guest whose times are judged is not emulated, which the
     /// check has seen.
-    pub(super) fn leg(&self, service: Service) -> anyhow::Result<Leg> {
+    pub(super) fn leg(&self, place: Place, service: Service) -> anyhow::Result<Leg> {
         let accelerator = Accelerator::for_times(self.timed);
-        Leg::start(self.place, service, self.vcpus as u16, accelerator)
+        Leg::start(place, service, self.vcpus as u16, accelerator)
     }
 }
 
@@ -161,10 +161,8 @@ impl Workload for GuestWorkload {
         if generator != Generator::Load && others != Some(generator) {
             return Err(mistake("generator", generator.name(), expected));
         }
-        for (name, value, of_nginx) in [
-            ("sets", parameters.sets, 0.0),
-            ("hits", parameters.hits, 1.0),
-        ] {
+        let (sets, hits) = (parameters.sets, parameters.hits);
+        for (name, value, of_nginx) in [("sets", sets, 0.0), ("hits", hits, 1.0)] {
             if server == Server::Nginx && value != of_nginx {
                 return Err(mistake(name, value, &format!("{of_nginx} for nginx")));
             }
@@ -172,16 +170,8 @@ impl Workload for GuestWorkload {
                 return Err(mistake(name, value, "0 to 1"));
             }
         }
-        let duration = parameters.duration;
-        if generator.takes_whole_seconds() && (duration.subsec_nanos() > 0 || duration.is_zero()) {
-            let found = format!("{} s", duration.as_secs_f64());
-            return Err(mistake("duration", found.as_str(), "whole seconds for wrk"));
-        }
-        if parameters.size.0 == 0 || parameters.size.0 > 1 << 20 {
-            let found = format!("{} B", parameters.size.0);
-            return Err(mistake("size", found.as_str(), "\"1 B\" to \"1 MiB\""));
-        }
-        Ok(())
+        generator.examine_duration(parameters.duration)?;
+        examine_size("size", parameters.size)
     }
 
     fn check(parameters: &GuestParameters, machine: &Machine) -> Result<(), Missing> {
@@ -199,16 +189,12 @@ impl Workload for GuestWorkload {
             machine.need_guest(flavour, parameters.timed)?;
         }
         if parameters.timed {
-            machine.need_cpus(
-                parameters.vcpus,
-                "so many processors of a guest, or threads of its server, need",
-            )?;
+            let what = "so many processors of a guest, or threads of its server, need";
+            machine.need_cpus(parameters.vcpus, what)?;
         }
         // Of a server, and QEMU beside it.
-        machine.need_memory(
-            2 * parameters.store() + (1 << 30),
-            "the server and its values need",
-        )
+        let memory = 2 * parameters.store() + (1 << 30);
+        machine.need_memory(memory, "the server and its values need")
     }
 
     fn expected(parameters: &GuestParameters) -> Option<Expected> {
@@ -255,8 +241,8 @@ impl Workload for GuestWorkload {
         own.insert(FOLDER.into(), json!(folder.path()));
         let mut roles = agent.ready(own)?;
         let data = roles.remove(SERVER).context("no role server")?;
-        let remote: Remote =
-            serde_json::from_value(Json::Object(data)).context("the role server")?;
+        let remote = serde_json::from_value(Json::Object(data));
+        let remote: Remote = remote.context("the role server")?;
         namespace::within(remote.pid, || generate::fill(&remote, &parameters))?;
         agent.start()?;
         let load = namespace::within(remote.pid, || {
@@ -268,7 +254,7 @@ impl Workload for GuestWorkload {
         let slots = fs::read_to_string(folder.path().join(SLOTS))?;
         let slots: Option<u64> = serde_json::from_str(&slots).context(SLOTS)?;
         let per_response = load.report.bytes_per_response;
-        let bytes = per_response.map_or(0.0, |bytes| bytes * load.operations as f64);
+        let bytes = per_response.unwrap_or(0.0) * load.operations as f64;
         Ok(GuestTrial {
             request_rate: load.report.rate,
             latency_p50: load.report.p50,
@@ -291,22 +277,16 @@ impl Workload for GuestWorkload {
         let reference = match parameters.place {
             Place::Loopback => None,
             _ => {
-                let here = GuestParameters {
-                    place: Place::Loopback,
-                    ..parameters.clone()
-                };
-                let mut leg = here.leg(service.clone())?;
+                let mut leg = parameters.leg(Place::Loopback, service.clone())?;
                 Some(generate::one(&Remote::of(&mut leg), &parameters)?)
             }
         };
-        let mut leg = parameters.leg(service)?;
+        let mut leg = parameters.leg(parameters.place, service)?;
         if let Some(guest) = leg.guest() {
             agent.note("guest", guest.evidence())?;
         }
-        let remote = Remote {
-            reference,
-            ..Remote::of(&mut leg)
-        };
+        let mut remote = Remote::of(&mut leg);
+        remote.reference = reference;
         let data = serde_json::from_value(json!(remote))?;
         let roles = agent.ready(data)?;
         let folder = roles.get(CLIENT).and_then(|it| it.get(FOLDER)?.as_str());

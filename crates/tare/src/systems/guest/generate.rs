@@ -114,32 +114,24 @@ pub(super) fn load(
         None => 0,
     };
     let before = Served::ask(server, remote.counts)?;
+    let served = || Served::ask(server, remote.counts)?.since(server, &before);
     if parameters.generator != Generator::Load {
         let report = other(remote, folder, parameters)?;
-        let served = Served::ask(server, remote.counts)?.since(server, &before)?;
-        let counted = report.responses.unwrap_or(0);
+        let (served, answered) = (served()?.requests, report.responses.unwrap_or(0));
         return Ok(Load {
             report,
-            operations: served.requests,
-            miscounted: beyond_flight(served.requests, counted, parameters.connections),
+            operations: served,
+            miscounted: beyond_flight(served, answered, parameters.connections),
             unequal: 0,
             unlike,
         });
     }
     let record = trial(remote, server, &options(parameters))?;
-    let served = Served::ask(server, remote.counts)?.since(server, &before)?;
+    let served = served()?;
     check(&record, parameters)?;
     let hits = served.hits.unwrap_or(served.requests);
-    let latency = |level| Some(record.latency.quantile(level)?.as_secs_f64());
     Ok(Load {
-        report: Report {
-            rate: record.rate().unwrap_or_default(),
-            p50: latency(0.5),
-            p99: latency(0.99),
-            p999: None,
-            bytes_per_response: record.bytes_per_response(),
-            responses: Some(record.answered()),
-        },
+        report: Report::of(&record),
         operations: served.requests,
         miscounted: record.answered().abs_diff(served.requests),
         unequal: record.body_bytes.abs_diff(hits * size),
@@ -158,19 +150,11 @@ fn beyond_flight(served: u64, answered: u64, connections: usize) -> u64 {
 
 /// Checks that all was as asked.
 fn check(record: &Record, parameters: &GuestParameters) -> anyhow::Result<()> {
-    let is_miss_wanted = parameters.hits < 1.0;
-    let misses = if is_miss_wanted { 0 } else { record.misses };
-    let lost = misses + record.refused + record.failed + record.timed_out;
-    if lost > 0 {
-        let error = record.first_error.as_deref().unwrap_or("no response");
-        let issued = record.issued;
-        bail!("{lost} of {issued} requests were not served: {error}");
-    }
+    own::complete(record, parameters.hits < 1.0)?;
+    let (found, expected) = (record.answered(), parameters.requests);
     ensure!(
-        parameters.requests == 0 || record.answered() == parameters.requests,
-        "found {} responses, expected {}",
-        record.answered(),
-        parameters.requests
+        expected == 0 || found == expected,
+        "found {found} responses, expected {expected}"
     );
     if let (true, Some(reason)) = (parameters.timed, record.is_invalid()) {
         bail!("invalid: {reason}");
@@ -179,16 +163,17 @@ fn check(record: &Record, parameters: &GuestParameters) -> anyhow::Result<()> {
 }
 
 fn other(remote: &Remote, folder: &Path, parameters: &GuestParameters) -> anyhow::Result<Report> {
+    let defaults = LoadParameters::read(&Parameters::default());
     let shared = LoadParameters {
         connections: parameters.connections,
         duration: parameters.duration,
         generator: parameters.generator,
-        ..LoadParameters::read(&Parameters::default())
-            .map_err(|mistake| anyhow::anyhow!("{mistake}"))?
+        ..defaults.map_err(|mistake| anyhow::anyhow!("{mistake}"))?
     };
-    let generator = parameters.generator;
-    let (report, _) = generator.run(remote.address, folder, &shared, 0.0)?;
-    Ok(report)
+    let run = parameters
+        .generator
+        .run(remote.address, folder, &shared, 0.0);
+    run.map(|(report, _)| report)
 }
 
 /// The options of a load. The seed is always the same: of a number of requests, all legs get the

@@ -283,7 +283,7 @@ impl Workload for GuestBreakdown {
 
 /// Starts the server in its guest, with what the load asks for.
 fn start(parameters: &GuestParameters) -> anyhow::Result<Leg> {
-    let mut leg = parameters.leg(parameters.service()?)?;
+    let mut leg = parameters.leg(parameters.place, parameters.service()?)?;
     generate::fill(&Remote::of(&mut leg), parameters)?;
     Ok(leg)
 }

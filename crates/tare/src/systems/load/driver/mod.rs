@@ -156,17 +156,11 @@ impl Workload for Load {
             let found = parameters.pipeline as i64;
             return Err(mistake("pipeline", found, &format!("1 for {name}")));
         }
-        if parameters.value.0 == 0 || parameters.value.0 > 1 << 20 {
-            let found = format!("{} B", parameters.value.0);
-            return Err(mistake("value", found.as_str(), "\"1 B\" to \"1 MiB\""));
-        }
+        examine_size("value", parameters.value)?;
         let (duration, stall) = (parameters.duration, parameters.stall);
-        let found = format!("{} s", duration.as_secs_f64());
-        if generator.takes_whole_seconds() && (duration.subsec_nanos() > 0 || duration.is_zero()) {
-            let expected = format!("whole seconds for {name}");
-            return Err(mistake("duration", found.as_str(), &expected));
-        }
+        generator.examine_duration(duration)?;
         if stall * 2 > duration {
+            let found = format!("{} s", duration.as_secs_f64());
             let expected = "at least twice the stall";
             return Err(mistake("duration", found.as_str(), expected));
         }
@@ -246,6 +240,18 @@ impl Workload for Load {
     }
 }
 
+/// Checks the size of a value or a document.
+///
+/// # Errors
+/// It is none, or more than a store takes.
+pub(in crate::systems) fn examine_size(name: &str, size: Bytes) -> Result<(), Mistake> {
+    let found = format!("{} B", size.0);
+    match (1..=1 << 20).contains(&size.0) {
+        true => Ok(()),
+        false => Err(mistake(name, found.as_str(), "\"1 B\" to \"1 MiB\"")),
+    }
+}
+
 /// A trial of either kind of generator.
 struct Trial {
     report: Report,
@@ -272,19 +278,11 @@ fn own_trial(
     let cpu_before = clock_gettime(ClockId::ThreadCPUTime);
     let record = own::load(server, parameters, pace, duration)?;
     let cpu = Duration::try_from(clock_gettime(ClockId::ThreadCPUTime) - cpu_before)?;
-    let latency = |level| Some(record.latency.quantile(level)?.as_secs_f64());
     let intended = pace.rate().map(|rate| rate * duration.as_secs_f64());
     // The last one of a trial is due at its end, give or take a rounding.
     let off = |intended: f64| (record.scheduled as f64 - intended).abs() as u64;
     Ok(Trial {
-        report: Report {
-            rate: record.rate().unwrap_or_default(),
-            p50: latency(0.5),
-            p99: latency(0.99),
-            p999: latency(0.999),
-            bytes_per_response: record.bytes_per_response(),
-            responses: Some(record.answered()),
-        },
+        report: Report::of(&record),
         cpu,
         scheduled: record.scheduled,
         unanswered: record.scheduled - record.answered(),

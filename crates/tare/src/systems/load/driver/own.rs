@@ -11,6 +11,7 @@ use tare_load::{
 };
 
 use super::server::{Running, Server};
+use super::tool::Report;
 use super::LoadParameters;
 
 /// The first key: "tare:" and eleven digits are the 16 bytes that redis-benchmark's and memaslap's
@@ -117,17 +118,42 @@ pub(super) fn load(
         ..options(parameters)
     };
     let record = trial(parameters.server, &target(server), &options)?;
-    let lost = record.misses + record.refused + record.failed + record.timed_out;
-    if lost > 0 {
-        let error = record.first_error.as_deref().unwrap_or("a key is missing");
-        bail!(
-            "{lost} of {} requests were not served: {error}",
-            record.issued
-        );
-    }
+    complete(&record, false)?;
     match record.is_invalid() {
         Some(reason) => bail!("invalid: {reason}"),
         None => Ok(record),
+    }
+}
+
+/// Checks that every request was served; misses are no faults if some are wanted.
+///
+/// # Errors
+/// The number of those that were not, with the first reason.
+pub(in crate::systems) fn complete(record: &Record, has_misses: bool) -> anyhow::Result<()> {
+    let misses = if has_misses { 0 } else { record.misses };
+    let lost = misses + record.refused + record.failed + record.timed_out;
+    let error = record.first_error.as_deref();
+    ensure!(
+        lost == 0,
+        "{lost} of {} requests were not served: {}",
+        record.issued,
+        error.unwrap_or("a key is missing, or there is no response")
+    );
+    Ok(())
+}
+
+impl Report {
+    /// Returns the report of a load by Tare's own generator.
+    pub(in crate::systems) fn of(record: &Record) -> Report {
+        let latency = |level| Some(record.latency.quantile(level)?.as_secs_f64());
+        Report {
+            rate: record.rate().unwrap_or_default(),
+            p50: latency(0.5),
+            p99: latency(0.99),
+            p999: latency(0.999),
+            bytes_per_response: record.bytes_per_response(),
+            responses: Some(record.answered()),
+        }
     }
 }
 
