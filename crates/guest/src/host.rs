@@ -318,9 +318,13 @@ impl Slots {
         format!(
             "swiotlb={slots}{force} on the kernel's command line ({} MiB), or fewer queues, as each \
              holds buffers of its own: ethtool -L DEVICE combined 1",
-            slots.saturating_mul(SLOT) >> 20
+            mib(slots)
         )
     }
+}
+
+fn mib(slots: u64) -> f64 {
+    slots.saturating_mul(SLOT) as f64 / f64::from(1 << 20)
 }
 
 fn swiotlb(slots: &Slots, full: Option<&str>) -> Finding {
@@ -331,7 +335,7 @@ fn swiotlb(slots: &Slots, full: Option<&str>) -> Finding {
         None => format!("the kernel does not say how much there is{setting}"),
         Some(all) => format!(
             "{:.1} MiB: {all} slots, in use {}, most {}{setting}",
-            all.saturating_mul(SLOT) as f64 / f64::from(1 << 20),
+            mib(all),
             count(slots.used),
             count(slots.peak),
         ),

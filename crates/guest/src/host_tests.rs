@@ -243,8 +243,8 @@ fn machines_that_were_recorded_are_judged() {
     );
     assert_eq!(bouncing.troubles[1].causes[0].is_here, Some(false));
     let words: &[&str] = &[
-        "0.2 MiB: 128 slots, in use 20, most unknown, swiotlb=128,force",
-        "swiotlb=256,force on the kernel's command line",
+        "0.2 MiB: 128 slots, in use 128, most unknown, swiotlb=128,force",
+        "swiotlb=256,force on the kernel's command line (0.5 MiB)",
     ];
     let full = host("guest-swiotlb-full");
     expect(&full, &[("swiotlb", "Lacking", words)]);

@@ -203,7 +203,7 @@ fn exits_that_a_kernel_recorded_are_read_with_their_cycles_and_losses() {
     let pipe = fs::read_to_string(folder.join("trace_pipe")).unwrap();
     let exits = parsed(&pipe);
     assert_eq!((exits.count(), exits.lost, exits.unread), (45, 1170, 0));
-    assert_eq!(exit(&exits, 0, "cpuid"), (6, 397_020));
+    assert_eq!(exit(&exits, 0, "cpuid"), (7, 509_366));
     assert_eq!(exit(&exits, 1, "vintr"), (1, 40_716));
     // The kernel's histogram names reasons by the same numbers.
     let hist = fs::read_to_string(folder.join("events/kvm/kvm_exit/hist")).unwrap();

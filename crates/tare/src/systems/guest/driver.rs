@@ -37,7 +37,7 @@ parameters! {
     #[derive(Clone)]
     pub(crate) struct GuestParameters {
         /// where the server runs
-        place: Place = "bridge",
+        place: Place = "plain",
         /// the server
         server: Server = "nginx",
         /// true for TLS 1.3, with a certificate that is made for the trial
