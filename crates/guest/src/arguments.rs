@@ -154,7 +154,12 @@ pub(crate) fn arguments(
         (Accelerator::Kvm, Flavour::SevSnp) => ("kvm", "EPYC-v4"),
         (Accelerator::Kvm, _) => ("kvm", "host"),
     };
-    let options = device_options(flavour);
+    // Without them a driver does not ask the kernel for addresses, and `swiotlb=force` does
+    // nothing.
+    let options = match flavour {
+        Flavour::Plain => "",
+        _ => ",iommu_platform=on,disable-legacy=on",
+    };
     let mut list = Vec::new();
     let mut add = |name: &str, value: String| list.extend([name.to_owned(), value]);
     add("-machine", machine.into());
@@ -196,15 +201,6 @@ pub(crate) fn arguments(
     Ok(list)
 }
 
-/// Options of virtio devices. Without the first two a driver does not ask the kernel for addresses,
-/// and `swiotlb=force` does nothing.
-fn device_options(flavour: Flavour) -> &'static str {
-    match flavour {
-        Flavour::Plain => "",
-        _ => ",iommu_platform=on,disable-legacy=on",
-    }
-}
-
 /// The kernel's command line. What is behind `--` is for the agent, which is the first process.
 fn command_line(hardware: &Hardware) -> String {
     let swiotlb = match hardware.flavour {
@@ -241,19 +237,17 @@ fn check(hardware: &Hardware, version: Version) -> Result<(), Error> {
     ] {
         if !expected.contains(&found) {
             let (least, most) = (expected.start(), expected.end());
-            return Err(Error::Flavour(format!(
-                "{what}: found {found}, expected {least} to {most}"
-            )));
+            let reason = format!("{what}: found {found}, expected {least} to {most}");
+            return Err(Error::Flavour(reason));
         }
     }
     if let Network::Tap(name) = &hardware.network {
         // A comma would begin another option.
         let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if name.is_empty() || name.len() > 15 || !name.chars().all(is_name) {
-            return Err(Error::Flavour(format!(
-                "TAP device: found \"{}\", expected 1 to 15 letters, digits, '.', '_' or '-'",
-                name.escape_default()
-            )));
+            let (found, expected) = (name.escape_default(), "letters, digits, '.', '_' or '-'");
+            let reason = format!("TAP device: found \"{found}\", expected 1 to 15 {expected}");
+            return Err(Error::Flavour(reason));
         }
     }
     Ok(())

@@ -45,7 +45,7 @@ impl Evidence {
             kernel: release.trim().to_owned(),
             vcpus: cpus.count() as u32,
             memory_kib: memory.and_then(|it| it.split_whitespace().next()?.parse().ok()),
-            bounce_slots_used: slots_used(),
+            bounce_slots_used: slots("io_tlb_used"),
             bounce_slots: slots("io_tlb_nslabs"),
             encryption: encryption(&kernel_log(Path::new("/dev/kmsg"))),
             attestation: devices.map(str::to_owned).collect(),
@@ -90,15 +90,10 @@ impl Evidence {
     }
 }
 
-/// Returns the slots of bounce buffers that are in use.
-fn slots_used() -> Option<u64> {
-    slots("io_tlb_used")
-}
-
 /// Returns the most slots that were in use at a time since the guest was booted, where the kernel
 /// keeps that (since 6.4), or those that are in use.
 pub(crate) fn slots_peak() -> Option<u64> {
-    slots("io_tlb_used_hiwater").or_else(slots_used)
+    slots("io_tlb_used_hiwater").or_else(|| slots("io_tlb_used"))
 }
 
 fn slots(name: &str) -> Option<u64> {

@@ -104,7 +104,7 @@ impl Host {
             (State::Fine, _) => Flavour::SevSnp,
             _ => Flavour::Plain,
         };
-        let log = tree.kernel_log();
+        let log = tree::kernel_log(&root.join("dev/kmsg"));
         let full = log.lines().rev().find(|line| line.contains(FULL));
         let slots = Slots::read(&tree);
         let findings = [

@@ -51,11 +51,6 @@ impl Tree<'_> {
         let rest = text.lines().find_map(|line| line.strip_prefix(start));
         rest.map(str::to_owned)
     }
-
-    /// Returns the records of the kernel's log so far; empty if it cannot be read.
-    pub(crate) fn kernel_log(&self) -> String {
-        kernel_log(&self.0.join("dev/kmsg"))
-    }
 }
 
 /// Returns the records of the kernel's log so far, of a device such as `/dev/kmsg`; empty if it

@@ -118,10 +118,8 @@ impl Exits {
         let trace = Tracefs(folder.to_owned());
         let clock = trace.text("trace_clock")?;
         if !clock.contains("[x86-tsc]") {
-            let found = clock.trim();
-            return Err(io::Error::other(format!(
-                "trace_clock: found \"{found}\", expected [x86-tsc]"
-            )));
+            let found = format!("found \"{}\", expected [x86-tsc]", clock.trim());
+            return Err(io::Error::other(format!("trace_clock: {found}")));
         }
         let format = trace.text("events/kvm/kvm_exit/format")?;
         let mut exits = Exits::parse(&trace.text("trace")?, &numbers(&format));

@@ -76,7 +76,7 @@ pub fn record(
     };
     trace.put("tracing_on", "1")?;
     trace.put(&format!("events/{SWITCH}/enable"), "1")?;
-    trace.switch_probes("1")?;
+    trace.put(&format!("events/{GROUP}/enable"), "1")?;
     trace.histograms(&probes, HISTOGRAM)?;
     trace.mark(cpus, BEGIN)?;
     // The marks are safe, whatever is overwritten under load.
@@ -89,10 +89,10 @@ pub fn record(
     // What the kernel counts is between what is between the marks and what is in the trace.
     trace.mark(cpus, END)?;
     trace.histograms(&probes, &format!("{HISTOGRAM}:pause"))?;
-    trace.switch_probes("0")?;
+    trace.put(&format!("events/{GROUP}/enable"), "0")?;
     trace.put("tracing_on", "0")?;
     drain(&mut accounts, true)?;
-    let recording = trace.finish(probes, cpus, accounts)?;
+    let recording = trace.finish(probes, accounts)?;
     trace.clear()?;
     Ok(recording)
 }
@@ -179,10 +179,6 @@ impl Tracefs {
         self.append("kprobe_events", &at_return)
     }
 
-    fn switch_probes(&self, state: &str) -> io::Result<()> {
-        self.put(&format!("events/{GROUP}/enable"), state)
-    }
-
     fn histograms(&self, probes: &[Probe], text: &str) -> io::Result<()> {
         for (n, probe) in probes.iter().enumerate() {
             if probe.hits.is_some() {
@@ -229,18 +225,15 @@ impl Tracefs {
     }
 
     /// Reads what the kernel counted.
-    fn finish(
-        &self,
-        mut probes: Vec<Probe>,
-        cpus: usize,
-        accounts: Accounts,
-    ) -> io::Result<Recording> {
+    fn finish(&self, mut probes: Vec<Probe>, accounts: Accounts) -> io::Result<Recording> {
+        let unmatched = accounts.unmatched;
+        let cpus = accounts.times();
         let profile = self.text("kprobe_profile")?;
         for (n, probe) in probes.iter_mut().enumerate() {
             probe.missed = missed(&profile, &format!("in{n}"));
             if probe.hits.is_some() {
                 let name = format!("events/{GROUP}/in{n}/hist");
-                let hits = hits(&self.text(&name)?, cpus);
+                let hits = hits(&self.text(&name)?, cpus.len());
                 probe.hits = Some(self.named(&name, hits.map_err(io::Error::other))?);
             }
         }
@@ -248,8 +241,8 @@ impl Tracefs {
             probes,
             lost: self.lost()?,
             missed: missed(&profile, "out"),
-            unmatched: accounts.unmatched,
-            cpus: accounts.times(),
+            unmatched,
+            cpus,
         })
     }
 }

@@ -86,12 +86,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "user" => Network::User,
         tap => Network::Tap(tap.to_owned()),
     };
-    let kernel = match (&args.kernel, &args.modules) {
-        (Some(image), Some(modules)) => Kernel {
-            image: image.clone(),
-            modules: modules.clone(),
-        },
-        _ => Kernel::installed()?,
+    let kernel = match args.kernel.clone().zip(args.modules.clone()) {
+        Some((image, modules)) => Kernel { image, modules },
+        None => Kernel::installed()?,
     };
     let agent = std::env::current_exe().context("the path of this program")?;
     let mut initramfs = Initramfs::new(&agent, &kernel)?;
@@ -122,10 +119,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut guest = booted?;
     if !args.json {
         let (flavour, seconds) = (args.flavour, guest.boot_time().as_secs_f64());
-        let emulated = match accelerator {
-            Accelerator::Kvm => "",
-            Accelerator::Emulated => ", emulated: times mean nothing",
-        };
+        let emulated = ", emulated: times mean nothing";
+        let emulated = reason.as_ref().map_or("", |_| emulated);
         let release = &guest.evidence().kernel;
         terminal::say(&format!(
             "tare: guest {flavour} with Linux {release}, ready after {seconds:.1} s{emulated}"
@@ -181,11 +176,9 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
         closed?;
         exit
     };
-    let code = match (exit.status, exit.signal) {
-        (Some(status), _) => status,
-        // The guest's word: it may be any number.
-        (None, signal) => signal.unwrap_or(0).saturating_add(128),
-    };
+    // The guest's word: it may be any number.
+    let of_signal = exit.signal.unwrap_or(0).saturating_add(128);
+    let code = exit.status.unwrap_or(of_signal);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
 }
 

@@ -198,10 +198,8 @@ impl Workload for GuestWorkload {
     }
 
     fn expected(parameters: &GuestParameters) -> Option<Expected> {
-        let start = match parameters.place.flavour() {
-            Some(_) => BOOT,
-            None => Duration::from_millis(100),
-        };
+        let guest = parameters.place.flavour();
+        let start = guest.map_or(Duration::from_millis(100), |_| BOOT);
         let load = match parameters.requests {
             0 => parameters.duration,
             requests => Duration::from_micros(100) * requests.try_into().unwrap_or(u32::MAX),
@@ -213,10 +211,8 @@ impl Workload for GuestWorkload {
     }
 
     fn longest(parameters: &GuestParameters) -> Duration {
-        let work = match (parameters.requests, parameters.server) {
-            (0, Server::Nginx) => Duration::ZERO,
-            _ => WORK_MAX,
-        };
+        let has_work = parameters.requests > 0 || parameters.store() > 0;
+        let work = if has_work { WORK_MAX } else { Duration::ZERO };
         BOOT_MAX + work + parameters.duration * 4
     }
 
@@ -274,13 +270,11 @@ impl Workload for GuestWorkload {
 
     fn serve(_: &str, parameters: GuestParameters, agent: &mut Agent) -> Result<(), TrialError> {
         let service = parameters.service()?;
-        let reference = match parameters.place {
-            Place::Loopback => None,
-            _ => {
-                let mut leg = parameters.leg(Place::Loopback, service.clone())?;
-                Some(generate::one(&Remote::of(&mut leg), &parameters)?)
-            }
-        };
+        let mut reference = None;
+        if parameters.place != Place::Loopback {
+            let mut leg = parameters.leg(Place::Loopback, service.clone())?;
+            reference = Some(generate::one(&Remote::of(&mut leg), &parameters)?);
+        }
         let mut leg = parameters.leg(parameters.place, service)?;
         if let Some(guest) = leg.guest() {
             agent.note("guest", guest.evidence())?;

@@ -43,11 +43,12 @@ pub(super) struct Remote {
 impl Remote {
     /// Describes a leg of this process.
     pub(super) fn of(leg: &mut Leg) -> Remote {
+        let identity = leg.service.identity.as_ref();
         Remote {
             pid: std::process::id(),
-            address: leg.address(),
-            counts: leg.counts(),
-            certificate: leg.certificate().map(str::to_owned),
+            address: leg.address,
+            counts: leg.counts,
+            certificate: identity.map(|identity| identity.certificate.clone()),
             boot_seconds: leg.guest().map(|guest| guest.boot_time().as_secs_f64()),
             reference: None,
         }

@@ -57,10 +57,10 @@ const SLOTS_USED: &str = "/sys/kernel/debug/swiotlb/io_tlb_used";
 
 /// A server that runs at a place.
 pub(super) struct Leg {
-    service: Service,
-    address: SocketAddr,
+    pub(super) service: Service,
+    pub(super) address: SocketAddr,
     /// The address for questions about the server's counts.
-    counts: SocketAddr,
+    pub(super) counts: SocketAddr,
     server: Option<Running>,
     guest: Option<Guest>,
 }
@@ -106,22 +106,6 @@ impl Leg {
         }
         Served::wait(leg.service.kind, counts, START_MAX, || leg.check())?;
         Ok(leg)
-    }
-
-    /// Returns the address of the server.
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Returns the address for questions about the server's counts.
-    pub(super) fn counts(&self) -> SocketAddr {
-        self.counts
-    }
-
-    /// Returns the certificate of its TLS, as PEM.
-    pub(super) fn certificate(&self) -> Option<&str> {
-        let identity = self.service.identity.as_ref()?;
-        Some(&identity.certificate)
     }
 
     /// Returns the guest, if the place is one.

@@ -105,10 +105,8 @@ impl Workload for Syscalls {
     }
 
     fn expected(parameters: &SyscallParameters) -> Option<Expected> {
-        let start = match parameters.place.flavour() {
-            Some(_) => BOOT,
-            None => Duration::from_millis(20),
-        };
+        let guest = parameters.place.flavour();
+        let start = guest.map_or(Duration::from_millis(20), |_| BOOT);
         Some(Expected {
             clock: parameters.duration * parameters.repeats as u32 + start,
             work: Duration::ZERO,
@@ -121,24 +119,18 @@ impl Workload for Syscalls {
 
     fn run(parameters: SyscallParameters, agent: &mut Agent) -> Result<SyscallTrial, TrialError> {
         let own = std::env::current_exe().map_err(anyhow::Error::from)?;
-        let mut all = Vec::new();
-        match parameters.place.flavour() {
-            None => {
-                agent.start()?;
-                for _ in 0..parameters.repeats {
-                    all.push(here(&own, &parameters)?);
-                }
-            }
-            Some(flavour) => {
-                let mut guest = boot(&own, flavour, &parameters)?;
-                agent.note("guest", guest.evidence())?;
-                agent.start()?;
-                for _ in 0..parameters.repeats {
-                    all.push(inside(&mut guest, &parameters)?);
-                }
-            }
+        let flavour = parameters.place.flavour();
+        let guest = flavour.map(|flavour| boot(&own, flavour, &parameters));
+        let mut guest = guest.transpose()?;
+        if let Some(guest) = &guest {
+            agent.note("guest", guest.evidence())?;
         }
-        let is_emulated = parameters.place.flavour().is_some() && !parameters.timed;
+        agent.start()?;
+        let mut all = Vec::new();
+        for _ in 0..parameters.repeats {
+            all.push(repeat(&own, guest.as_mut(), &parameters)?);
+        }
+        let is_emulated = flavour.is_some() && !parameters.timed;
         let worked = |copies: &Vec<Copy>| copies.iter().filter(|it| it.loops > 0).count();
         let rate = |copies: &Vec<Copy>| copies.iter().map(Copy::rate).sum();
         let rates: Vec<f64> = all.iter().map(rate).collect();
@@ -179,29 +171,24 @@ fn boot(own: &Path, flavour: Flavour, parameters: &SyscallParameters) -> anyhow:
     Ok(guest?)
 }
 
-/// The copies as a script of a shell, whose first argument is this program.
-fn script(parameters: &SyscallParameters) -> String {
+/// Runs the copies once, in the guest if there is one, where this program is `/init`.
+fn repeat(
+    own: &Path,
+    guest: Option<&mut Guest>,
+    parameters: &SyscallParameters,
+) -> anyhow::Result<Vec<Copy>> {
     let milliseconds = parameters.duration.as_millis();
-    format!("\"$0\" {COPY} {milliseconds} & ").repeat(parameters.copies) + "wait"
-}
-
-/// Runs the copies on this machine.
-fn here(own: &Path, parameters: &SyscallParameters) -> anyhow::Result<Vec<Copy>> {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &script(parameters)]).arg(own);
-    let output = shell.stdin(Stdio::null()).output()?;
-    read(&String::from_utf8_lossy(&output.stdout), parameters)
-}
-
-/// Runs the copies in a guest.
-fn inside(guest: &mut Guest, parameters: &SyscallParameters) -> anyhow::Result<Vec<Copy>> {
+    let copy = format!("\"$0\" {COPY} {milliseconds} & ");
+    let script = copy.repeat(parameters.copies) + "wait";
     let limit = BOOT_MAX + parameters.duration * 4;
-    let printed = guest.output(&["sh", "-c", &script(parameters), "/init"], limit)?;
-    read(&printed, parameters)
-}
-
-/// Reads a line of each copy.
-fn read(printed: &str, parameters: &SyscallParameters) -> anyhow::Result<Vec<Copy>> {
+    let printed = match guest {
+        Some(guest) => guest.output(&["sh", "-c", &script, "/init"], limit)?,
+        None => {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script]).arg(own).stdin(Stdio::null());
+            String::from_utf8_lossy(&shell.output()?.stdout).into_owned()
+        }
+    };
     let one = |line: &str| {
         let copy: Copy = serde_json::from_str(line)
             .with_context(|| format!("found \"{}\", expected a copy's report", line.trim()))?;

@@ -192,10 +192,8 @@ impl Measured {
         let it = &self.parameters;
         let (place, server, rounds) = (it.place.name(), it.server.name(), self.rounds.len());
         let (vcpus, connections) = (it.vcpus, it.connections);
-        let emulated = match it.timed {
-            true => "",
-            false => "; emulated: counts are right, cycles mean nothing",
-        };
+        let emulated = "; emulated: counts are right, cycles mean nothing";
+        let emulated = if it.timed { "" } else { emulated };
         let tls = if it.tls { " over TLS" } else { "" };
         format!(
             "{place}: {server}{tls}, vCPUs {vcpus}, connections {connections}, rounds \

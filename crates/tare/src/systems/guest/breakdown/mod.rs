@@ -38,17 +38,16 @@ const TRACEFS: &str = "/sys/kernel/tracing";
 /// The parts of the time in which the guest had work, by their published names. Exits are inside of
 /// all of them.
 const PARTS: [(&str, &[Category]); 4] = [
-    (
-        "swiotlb",
-        &[
-            Category::BounceCopy,
-            Category::SlotFind,
-            Category::SlotRelease,
-        ],
-    ),
+    ("swiotlb", &BOUNCES),
     ("packet", &[Category::PacketIn, Category::PacketOut]),
     ("tls", &[Category::Tls]),
     ("application", &[Category::Application]),
+];
+/// The work of bounce buffers.
+const BOUNCES: [Category; 3] = [
+    Category::BounceCopy,
+    Category::SlotFind,
+    Category::SlotRelease,
 ];
 
 figures! {
@@ -187,13 +186,8 @@ impl Round {
             PARTS.map(|(_, categories)| self.share(categories));
         let is_bouncing = u64::from(parameters.place != Place::Plain);
         let calls = |category| self.recording.calls(category).unwrap_or(0);
-        let bounces = [
-            Category::SlotFind,
-            Category::BounceCopy,
-            Category::SlotRelease,
-        ];
-        let bounces = bounces.map(calls);
-        let [found, copied, released] = bounces;
+        let bounces = BOUNCES.map(calls);
+        let [copied, found, released] = bounces;
         let undone = bounces.iter().filter(|calls| **calls == 0).count() as u64;
         BreakdownTrial {
             request_cycles: self.recording.busy() as f64 / self.requests as f64,
