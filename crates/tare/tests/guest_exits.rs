@@ -1,6 +1,6 @@
-//! Exits of a guest, read live from KVM's tracepoints as `tare guest breakdown` reads them. Where the
-//! machine has no KVM that tells of them, it is done inside an emulated guest, whose processor has
-//! AMD's SVM: KVM runs there as on hardware, only slowly.
+//! Exits of a guest, read live from KVM's tracepoints as `tare guest breakdown` reads them. Where
+//! the machine has no KVM that tells of them, it is done inside an emulated guest, whose processor
+//! has AMD's SVM: KVM runs there as on hardware, only slowly.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -20,9 +20,9 @@ const TRACEFS: &str = "/sys/kernel/tracing";
 /// The longest time until both processors of the program below are seen.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A program for two processors in the place of a firmware: the first one goes round with one CPUID,
-/// one write to a port and one HLT, the other with one read of a port and one HLT, and a timer wakes
-/// each. 16-bit code, to run at 0xf0000.
+/// A program for two processors in the place of a firmware: the first one goes round with one
+/// CPUID, one write to a port and one HLT, the other with one read of a port and one HLT, and a
+/// timer wakes each. 16-bit code, to run at 0xf0000.
 const PROGRAM: [&[u8]; 15] = [
     // xor ax, ax; mov ds, ax; mov ss, ax; mov sp, 0x7000
     &[0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x70],
