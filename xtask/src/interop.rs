@@ -98,6 +98,7 @@ pub(crate) fn jobs(all: &[Binary]) -> Result<Jobs, String> {
             )?,
             job("crates/tare guest_breakdown", &["--ignored"], &own)?,
             job("crates/tare guest", &["--ignored"], &own)?,
+            job("crates/tare guest_exits", &["--ignored"], &own)?,
         ],
         alone: vec![job(
             "crates/tare guest_ends",

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::kernel::Kernel;
-use crate::{Flavour, Guest, Hardware, Limits};
+use crate::{Flavour, Guest, Hardware};
 
 /// The time in which a guest under KVM is ready, if that is fast enough to be timed.
 const PROBE: Duration = Duration::from_secs(6);
@@ -21,6 +21,14 @@ pub enum Accelerator {
 }
 
 impl Accelerator {
+    /// Returns that of a guest whose times are judged, which is not emulated, or of another.
+    pub fn for_times(are_judged: bool) -> Accelerator {
+        match are_judged {
+            true => Accelerator::Kvm,
+            false => Accelerator::Emulated,
+        }
+    }
+
     /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -36,43 +44,19 @@ impl fmt::Display for Accelerator {
     }
 }
 
-/// The accelerator of this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// KVM if a guest boots with it in time.
-    pub accelerator: Accelerator,
-    /// The reason why it is not KVM.
-    pub reason: Option<String>,
-}
-
-/// Boots a guest under KVM, if there is any, and returns it as the choice if that was ready in
-/// time: a machine that is a guest itself may have a `/dev/kvm` that interprets every instruction.
-pub fn choose(kernel: &Kernel, initramfs: &Path) -> Choice {
-    let reason = match OpenOptions::new().read(true).write(true).open("/dev/kvm") {
-        Err(error) => format!("/dev/kvm: {error}"),
-        Ok(_) => {
-            let hardware = Hardware::new(Flavour::Plain, Accelerator::Kvm);
-            let limits = Limits { boot: PROBE };
-            match Guest::boot(&hardware, kernel, initramfs, &limits) {
-                Ok(_) => {
-                    return Choice {
-                        accelerator: Accelerator::Kvm,
-                        reason: None,
-                    }
-                }
-                Err(error) => {
-                    let text = error.to_string();
-                    let line = text.lines().next().unwrap_or_default();
-                    format!(
-                        "/dev/kvm does not boot a guest in {} s: {line}",
-                        PROBE.as_secs()
-                    )
-                }
-            }
-        }
-    };
-    Choice {
-        accelerator: Accelerator::Emulated,
-        reason: Some(reason),
-    }
+/// Boots a guest under KVM: a machine that is a guest itself may have a `/dev/kvm` that interprets
+/// every instruction.
+///
+/// # Errors
+/// There is no KVM, or no guest that was ready in time: in words.
+pub fn try_kvm(kernel: &Kernel, initramfs: &Path) -> Result<(), String> {
+    let opened = OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    opened.map_err(|error| format!("/dev/kvm: {error}"))?;
+    let hardware = Hardware::new(Flavour::Plain, Accelerator::Kvm);
+    let booted = Guest::boot(&hardware, kernel, initramfs, PROBE);
+    booted.map(drop).map_err(|error| {
+        let (limit, text) = (PROBE.as_secs(), error.to_string());
+        let line = text.lines().next().unwrap_or_default();
+        format!("/dev/kvm does not boot a guest in {limit} s: {line}")
+    })
 }

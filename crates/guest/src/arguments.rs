@@ -29,14 +29,17 @@ impl Flavour {
         Flavour::Tdx,
     ];
 
+    /// The names, and the first versions of QEMU that have them.
+    const TABLE: [(&str, Version); 4] = [
+        ("plain", Version(7, 2)),
+        ("swiotlb", Version(7, 2)),
+        ("sev-snp", Version(9, 1)),
+        ("tdx", Version(10, 1)),
+    ];
+
     /// Returns its name.
     pub fn name(self) -> &'static str {
-        match self {
-            Flavour::Plain => "plain",
-            Flavour::Swiotlb => "swiotlb",
-            Flavour::SevSnp => "sev-snp",
-            Flavour::Tdx => "tdx",
-        }
+        Flavour::TABLE[self as usize].0
     }
 
     /// Returns true if the guest's memory is hidden from its host.
@@ -46,11 +49,7 @@ impl Flavour {
 
     /// Returns the first version of QEMU that has it.
     pub fn since(self) -> Version {
-        match self {
-            Flavour::Plain | Flavour::Swiotlb => Version(7, 2),
-            Flavour::SevSnp => Version(9, 1),
-            Flavour::Tdx => Version(10, 1),
-        }
+        Flavour::TABLE[self as usize].1
     }
 }
 
@@ -65,9 +64,8 @@ impl str::FromStr for Flavour {
 
     fn from_str(text: &str) -> Result<Flavour, String> {
         let found = Flavour::ALL.into_iter().find(|it| it.name() == text);
-        found.ok_or(format!(
-            "found \"{text}\", expected plain, swiotlb, sev-snp or tdx"
-        ))
+        let expected = "plain, swiotlb, sev-snp or tdx";
+        found.ok_or(format!("found \"{text}\", expected {expected}"))
     }
 }
 
@@ -139,98 +137,68 @@ pub(crate) fn arguments(
 ) -> Result<Vec<String>, Error> {
     check(hardware, version)?;
     let flavour = hardware.flavour;
-    let mut machine = "q35".to_owned();
-    let mut objects = Vec::new();
-    match flavour {
-        Flavour::SevSnp => {
-            machine += ",confidential-guest-support=cc,vmport=off";
-            // 0x30000: the policy that SNP requires, SMT allowed, no debugging.
-            objects.push(
-                "sev-snp-guest,id=cc,cbitpos=51,reduced-phys-bits=1,policy=0x30000".to_owned(),
-            );
-        }
-        Flavour::Tdx => {
-            machine += ",kernel-irqchip=split,confidential-guest-support=cc";
-            objects.push("tdx-guest,id=cc".to_owned());
-        }
-        Flavour::Plain | Flavour::Swiotlb => {}
-    }
+    let (machine, object) = match flavour {
+        Flavour::Plain | Flavour::Swiotlb => ("q35", None),
+        // 0x30000: the policy that SNP requires, SMT allowed, no debugging.
+        Flavour::SevSnp => (
+            "q35,confidential-guest-support=cc,vmport=off",
+            Some("sev-snp-guest,id=cc,cbitpos=51,reduced-phys-bits=1,policy=0x30000"),
+        ),
+        Flavour::Tdx => (
+            "q35,kernel-irqchip=split,confidential-guest-support=cc",
+            Some("tdx-guest,id=cc"),
+        ),
+    };
     let (accelerator, cpu) = match (hardware.accelerator, flavour) {
         (Accelerator::Emulated, _) => ("tcg,thread=multi", "max,-erms,-fsrm"),
         (Accelerator::Kvm, Flavour::SevSnp) => ("kvm", "EPYC-v4"),
         (Accelerator::Kvm, _) => ("kvm", "host"),
     };
-    let memory = format!("{}M", hardware.memory_mib);
-    let processors = hardware.vcpus.to_string();
-    let line = command_line(hardware);
-    let mut list: Vec<String> = Vec::new();
-    let mut add = |name: &str, value: &str| list.extend([name.to_owned(), value.to_owned()]);
-    add("-machine", &machine);
-    add("-accel", accelerator);
-    add("-cpu", cpu);
-    add("-smp", &processors);
-    add("-m", &memory);
-    for object in &objects {
-        add("-object", object);
+    // Without them a driver does not ask the kernel for addresses, and `swiotlb=force` does
+    // nothing.
+    let options = match flavour {
+        Flavour::Plain => "",
+        _ => ",iommu_platform=on,disable-legacy=on",
+    };
+    let mut list = Vec::new();
+    let mut add = |name: &str, value: String| list.extend([name.to_owned(), value]);
+    add("-machine", machine.into());
+    add("-accel", accelerator.into());
+    add("-cpu", cpu.into());
+    add("-smp", hardware.vcpus.to_string());
+    add("-m", format!("{}M", hardware.memory_mib));
+    if let Some(object) = object {
+        add("-object", object.into());
     }
     if flavour.is_confidential() {
-        add("-bios", FIRMWARE);
+        add("-bios", FIRMWARE.into());
     }
-    add("-kernel", &kernel.display().to_string());
-    add("-initrd", &initramfs.display().to_string());
-    add("-append", &line);
-    add("-chardev", "stdio,id=console,signal=off");
-    add("-serial", "chardev:console");
-    add(
-        "-chardev",
-        &format!("socket,id=monitor,fd={}", descriptors.monitor),
-    );
-    add("-mon", "chardev=monitor,mode=control");
-    let options = device_options(flavour);
-    add(
-        "-device",
-        &format!("virtio-serial-pci,max_ports=2{options}"),
-    );
-    add(
-        "-chardev",
-        &format!("socket,id=agent,fd={}", descriptors.agent),
-    );
-    add(
-        "-device",
-        &format!("virtserialport,chardev=agent,name={PORT}"),
-    );
+    add("-kernel", kernel.display().to_string());
+    add("-initrd", initramfs.display().to_string());
+    add("-append", command_line(hardware));
+    add("-chardev", "stdio,id=console,signal=off".into());
+    add("-serial", "chardev:console".into());
+    let Descriptors { monitor, agent } = descriptors;
+    add("-chardev", format!("socket,id=monitor,fd={monitor}"));
+    add("-mon", "chardev=monitor,mode=control".into());
+    let serial = format!("virtio-serial-pci,max_ports=2{options}");
+    add("-device", serial);
+    add("-chardev", format!("socket,id=agent,fd={agent}"));
+    let port = format!("virtserialport,chardev=agent,name={PORT}");
+    add("-device", port);
     let network = match &hardware.network {
         Network::None => None,
         Network::User => Some("user,id=net".to_owned()),
         Network::Tap(name) => Some(format!("tap,id=net,ifname={name},script=no,downscript=no")),
     };
     if let Some(network) = network {
-        add("-netdev", &network);
-        add(
-            "-device",
-            &format!("virtio-net-pci,netdev=net,romfile={options}"),
-        );
+        let card = format!("virtio-net-pci,netdev=net,romfile={options}");
+        add("-netdev", network);
+        add("-device", card);
     }
-    list.extend(
-        [
-            "-nodefaults",
-            "-no-reboot",
-            "-no-user-config",
-            "-display",
-            "none",
-        ]
-        .map(str::to_owned),
-    );
+    let rest = "-nodefaults -no-reboot -no-user-config -display none";
+    list.extend(rest.split(' ').map(str::to_owned));
     Ok(list)
-}
-
-/// Options of virtio devices. Without the first two a driver does not ask the kernel for addresses,
-/// and `swiotlb=force` does nothing.
-fn device_options(flavour: Flavour) -> &'static str {
-    match flavour {
-        Flavour::Plain => "",
-        _ => ",iommu_platform=on,disable-legacy=on",
-    }
 }
 
 /// The kernel's command line. What is behind `--` is for the agent, which is the first process.
@@ -254,36 +222,32 @@ fn command_line(hardware: &Hardware) -> String {
 
 fn check(hardware: &Hardware, version: Version) -> Result<(), Error> {
     let flavour = hardware.flavour;
-    if version < flavour.since() {
-        return Err(Error::Version(format!(
-            "flavour {flavour}: found QEMU {version}, expected {} or later",
-            flavour.since()
-        )));
+    let since = flavour.since();
+    if version < since {
+        let reason = format!("found QEMU {version}, expected {since} or later");
+        return Err(Error::Version(format!("flavour {flavour}: {reason}")));
     }
     if flavour.is_confidential() && hardware.accelerator == Accelerator::Emulated {
-        return Err(Error::Flavour(format!(
-            "flavour {flavour}: needs KVM, and a processor and a kernel that have it"
-        )));
+        let reason = "needs KVM, and a processor and a kernel that have it";
+        return Err(Error::Flavour(format!("flavour {flavour}: {reason}")));
     }
-    let range = |what: &str, found: u32, expected: std::ops::RangeInclusive<u32>| {
-        if expected.contains(&found) {
-            return Ok(());
+    for (what, found, expected) in [
+        ("processors", hardware.vcpus.into(), 1..=255),
+        ("memory in MiB", hardware.memory_mib, 128..=1 << 20),
+    ] {
+        if !expected.contains(&found) {
+            let (least, most) = (expected.start(), expected.end());
+            let reason = format!("{what}: found {found}, expected {least} to {most}");
+            return Err(Error::Flavour(reason));
         }
-        let (least, most) = (expected.start(), expected.end());
-        Err(Error::Flavour(format!(
-            "{what}: found {found}, expected {least} to {most}"
-        )))
-    };
-    range("processors", hardware.vcpus.into(), 1..=255)?;
-    range("memory in MiB", hardware.memory_mib, 128..=1 << 20)?;
+    }
     if let Network::Tap(name) = &hardware.network {
         // A comma would begin another option.
         let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if name.is_empty() || name.len() > 15 || !name.chars().all(is_name) {
-            return Err(Error::Flavour(format!(
-                "TAP device: found \"{}\", expected 1 to 15 letters, digits, '.', '_' or '-'",
-                name.escape_default()
-            )));
+            let (found, expected) = (name.escape_default(), "letters, digits, '.', '_' or '-'");
+            let reason = format!("TAP device: found \"{found}\", expected 1 to 15 {expected}");
+            return Err(Error::Flavour(reason));
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::host::kernel_log;
+use crate::host::tree::{kernel_log, Tree};
 use crate::Flavour;
 
 /// Lines of the kernel's log that are kept.
@@ -36,23 +36,16 @@ impl Evidence {
     /// Reads the evidence, inside a guest.
     pub(crate) fn gather() -> Evidence {
         let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let memory = memory
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:"));
-        let devices = ["/dev/sev-guest", "/dev/tdx_guest"];
-        let devices = devices
-            .into_iter()
-            .filter(|it| fs::exists(it).unwrap_or(false));
+        let cpus = cpus.lines().filter(|it| it.starts_with("processor"));
+        let memory = Tree(Path::new("/")).after("proc/meminfo", "MemTotal:");
+        let devices = ["/dev/sev-guest", "/dev/tdx_guest"].into_iter();
+        let devices = devices.filter(|it| fs::exists(it).unwrap_or(false));
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Evidence {
             kernel: release.trim().to_owned(),
-            vcpus: cpus
-                .lines()
-                .filter(|it| it.starts_with("processor"))
-                .count() as u32,
+            vcpus: cpus.count() as u32,
             memory_kib: memory.and_then(|it| it.split_whitespace().next()?.parse().ok()),
-            bounce_slots_used: slots_used(),
+            bounce_slots_used: slots("io_tlb_used"),
             bounce_slots: slots("io_tlb_nslabs"),
             encryption: encryption(&kernel_log(Path::new("/dev/kmsg"))),
             attestation: devices.map(str::to_owned).collect(),
@@ -97,20 +90,14 @@ impl Evidence {
     }
 }
 
-/// Returns the slots of bounce buffers that are in use.
-fn slots_used() -> Option<u64> {
-    slots("io_tlb_used")
-}
-
 /// Returns the most slots that were in use at a time since the guest was booted, where the kernel
 /// keeps that (since 6.4), or those that are in use.
 pub(crate) fn slots_peak() -> Option<u64> {
-    slots("io_tlb_used_hiwater").or_else(slots_used)
+    slots("io_tlb_used_hiwater").or_else(|| slots("io_tlb_used"))
 }
 
 fn slots(name: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/sys/kernel/debug/swiotlb/{name}")).ok()?;
-    text.trim().parse().ok()
+    Tree(Path::new("/")).number(&format!("sys/kernel/debug/swiotlb/{name}"))
 }
 
 /// Returns the lines of a kernel's log that say that memory is encrypted. The first number of a
@@ -123,10 +110,8 @@ fn encryption(log: &str) -> Vec<String> {
     let lines = log.lines().filter(is_of_kernel).filter(|line| {
         line.contains("Memory Encryption Features active") || line.contains("tdx: Guest detected")
     });
-    lines
-        .map(|line| line.chars().take(WIDTH_MAX).collect())
-        .take(LINES_MAX)
-        .collect()
+    let lines = lines.map(|line| line.chars().take(WIDTH_MAX).collect());
+    lines.take(LINES_MAX).collect()
 }
 
 #[cfg(test)]

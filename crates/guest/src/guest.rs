@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -36,21 +36,6 @@ const LEASH: &str = "setpriv";
 /// Becomes QEMU, unless the process that starts it ended before the kernel was told to watch it.
 const UNLESS_ORPHANED: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
 
-/// The limits of a guest's time.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// From the start of QEMU until the agent is ready.
-    pub boot: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            boot: Duration::from_secs(120),
-        }
-    }
-}
-
 /// The stream that a command in a guest has written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
@@ -58,6 +43,27 @@ pub enum Stream {
     Output,
     /// Standard error.
     Errors,
+}
+
+/// All that a command in a guest has written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+}
+
+impl Output {
+    /// Keeps as much as there is room for, and one byte more, to know that there was more.
+    fn add(&mut self, stream: Stream, bytes: &[u8]) {
+        let to = match stream {
+            Stream::Output => &mut self.stdout,
+            Stream::Errors => &mut self.stderr,
+        };
+        let room = (OUTPUT_MAX + 1).saturating_sub(to.len());
+        to.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+    }
 }
 
 /// A guest, which ends with this value and with this process.
@@ -80,7 +86,11 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts QEMU in this process' network namespace and returns when the agent is ready.
+    /// The usual limit of [`Guest::boot`].
+    pub const BOOT_MAX: Duration = Duration::from_secs(120);
+
+    /// Starts QEMU in this process' network namespace and returns when the agent is ready. `limit`
+    /// is the longest time until then.
     ///
     /// # Errors
     /// QEMU or its version is not right, or the guest ends or hangs: then with the last of its
@@ -89,11 +99,10 @@ impl Guest {
         hardware: &Hardware,
         kernel: &Kernel,
         initramfs: &Path,
-        limits: &Limits,
+        limit: Duration,
     ) -> Result<Guest, Error> {
         let version = Version::installed()?;
         let began = Instant::now();
-        let until = began + limits.boot;
         let failed = |error: io::Error| Error::Qemu(error.to_string());
         let (monitor, its_monitor) = UnixStream::pair().map_err(failed)?;
         let (agent, its_agent) = UnixStream::pair().map_err(failed)?;
@@ -102,14 +111,15 @@ impl Guest {
             agent: its_agent.as_raw_fd(),
         };
         let list = arguments(hardware, version, &kernel.image, initramfs, descriptors)?;
-        let (qemu, output, errors) = Process::start(list, [its_monitor, its_agent])?;
-        let (console, messages) = (Console::default(), Console::default());
-        let followers = vec![console.follow(output), messages.follow(errors)];
+        let mut qemu = Process::start(list, [its_monitor, its_agent])?;
+        let (console, errors) = (Console::default(), Console::default());
+        let output = qemu.child.stdout.take().map(|it| console.follow(it));
+        let messages = qemu.child.stderr.take().map(|it| errors.follow(it));
         let mut guest = Guest {
             qemu,
             console,
-            errors: messages,
-            followers,
+            errors,
+            followers: output.into_iter().chain(messages).collect(),
             monitor: None,
             to_agent: Arc::new(Mutex::new(agent.try_clone().map_err(failed)?)),
             agent,
@@ -123,12 +133,10 @@ impl Guest {
             Ok(monitor) => Some(monitor),
             Err(error) => return Err(guest.reason().unwrap_or(error)),
         };
-        guest.evidence = guest.ready(until, limits.boot)?;
+        guest.evidence = guest.ready(began + limit, limit)?;
         guest.boot_time = began.elapsed();
-        guest
-            .evidence
-            .check(hardware.flavour)
-            .map_err(Error::Flavour)?;
+        let checked = guest.evidence.check(hardware.flavour);
+        checked.map_err(Error::Flavour)?;
         guest.set_up_network(&hardware.network)?;
         Ok(guest)
     }
@@ -150,7 +158,7 @@ impl Guest {
 
     /// Returns the process number of QEMU.
     pub fn pid(&self) -> u32 {
-        self.qemu.pid
+        self.qemu.child.id()
     }
 
     /// Runs a command in the guest: `output` gets what it writes, `input`, which is read on a
@@ -184,9 +192,8 @@ impl Guest {
             let Some(frame) = self.receive(until)? else {
                 self.is_spent = true;
                 let limit = limit.unwrap_or_default().as_secs_f64();
-                return Err(Error::Command(format!(
-                    "{shown} still runs after {limit:.1} s"
-                )));
+                let reason = format!("{shown} still runs after {limit:.1} s");
+                return Err(Error::Command(reason));
             };
             if frame.command != self.command {
                 continue;
@@ -204,39 +211,40 @@ impl Guest {
         }
     }
 
+    /// Runs a command and returns all that it writes.
+    ///
+    /// # Errors
+    /// As [`Guest::run`]; [`Error::Command`] if it writes more than 64 MiB.
+    pub fn capture(
+        &mut self,
+        command: &[&str],
+        input: impl Read + Send + 'static,
+        limit: Option<Duration>,
+    ) -> Result<(Exit, Output), Error> {
+        let mut output = Output::default();
+        let add = |stream, bytes: &[u8]| output.add(stream, bytes);
+        let exit = self.run(command, input, limit, add)?;
+        if output.stdout.len().max(output.stderr.len()) > OUTPUT_MAX {
+            let found = "found more than 64 MiB of output, which could be redirected";
+            return Err(Error::Command(format!("{}: {found}", command.join(" "))));
+        }
+        Ok((exit, output))
+    }
+
     /// Runs a command without input and returns its standard output; both of its streams are in the
     /// error if it fails.
     ///
     /// # Errors
-    /// As [`Guest::run`]; [`Error::Command`] if its exit status is not 0.
+    /// As [`Guest::capture`]; [`Error::Command`] if its exit status is not 0.
     pub fn output(&mut self, command: &[&str], limit: Duration) -> Result<String, Error> {
-        let (mut printed, mut errors) = (Vec::new(), Vec::new());
-        let exit = self.run(command, io::empty(), Some(limit), |stream, bytes| {
-            let to = match stream {
-                Stream::Output => &mut printed,
-                Stream::Errors => &mut errors,
-            };
-            // One byte more, to know that there was more.
-            let room = (OUTPUT_MAX + 1).saturating_sub(to.len());
-            to.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
-        })?;
-        if printed.len().max(errors.len()) > OUTPUT_MAX {
-            let shown = command.join(" ");
-            return Err(Error::Command(format!(
-                "{shown}: found more than 64 MiB of output"
-            )));
-        }
-        let printed = String::from_utf8_lossy(&printed).into_owned();
+        let (exit, output) = self.capture(command, io::empty(), Some(limit))?;
+        let printed = String::from_utf8_lossy(&output.stdout);
         if exit.status == Some(0) {
-            return Ok(printed);
+            return Ok(printed.into_owned());
         }
-        let errors = String::from_utf8_lossy(&errors);
-        Err(Error::Command(format!(
-            "{}: {} {}",
-            command.join(" "),
-            excerpt(&printed),
-            excerpt(&errors)
-        )))
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let (shown, printed, errors) = (command.join(" "), excerpt(&printed), excerpt(&errors));
+        Err(Error::Command(format!("{shown}: {printed} {errors}")))
     }
 
     /// Checks that the guest runs.
@@ -246,9 +254,7 @@ impl Guest {
     pub fn check(&mut self) -> Result<(), Error> {
         match self.qemu.wait(Duration::ZERO) {
             None => Ok(()),
-            Some(_) => Err(self
-                .reason()
-                .unwrap_or_else(|| Error::Ended(self.console.last()))),
+            Some(_) => Err(self.ended()),
         }
     }
 
@@ -266,41 +272,32 @@ impl Guest {
         }
         let ready: Ready = parse(&frame)?;
         if ready.protocol != PROTOCOL {
-            return Err(Error::Protocol(format!(
-                "the agent: found protocol {}, expected {PROTOCOL}",
-                ready.protocol
-            )));
+            let found = ready.protocol;
+            let reason = format!("the agent: found protocol {found}, expected {PROTOCOL}");
+            return Err(Error::Protocol(reason));
         }
         Ok(ready.evidence.bounded())
     }
 
     fn set_up_network(&mut self, network: &Network) -> Result<(), Error> {
-        let limit = Duration::from_secs(60);
-        self.output(&["ip", "link", "set", "lo", "up"], limit)?;
+        let mut script = "set -e; ip link set lo up; ".to_owned();
         if *network == Network::User {
-            for command in [
-                &["ip", "address", "add", "10.0.2.15/24", "dev", "eth0"][..],
-                &["ip", "link", "set", "eth0", "up"],
-                &["ip", "route", "add", "default", "via", "10.0.2.2"],
-            ] {
-                self.output(command, limit)?;
-            }
+            script += "ip address add 10.0.2.15/24 dev eth0; ip link set eth0 up; \
+                       ip route add default via 10.0.2.2";
         }
-        Ok(())
+        let set_up = self.output(&["sh", "-c", &script], Duration::from_secs(60));
+        set_up.map(drop)
     }
 
     fn send(&mut self, kind: Kind, content: &[u8]) -> Result<(), Error> {
-        match put(&self.to_agent, kind, self.command, content) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.reason().unwrap_or(Error::Protocol(error.to_string()))),
-        }
+        let sent = put(&self.to_agent, kind, self.command, content);
+        sent.map_err(|error| self.reason().unwrap_or(Error::Protocol(error.to_string())))
     }
 
     /// Returns the agent's next frame; `None` if there is none in time.
     fn receive(&mut self, until: Option<Instant>) -> Result<Option<Frame>, Error> {
-        let failed = |error: &io::Error| Error::Protocol(format!("the agent: {error}"));
-        let is_there = wait_for(&self.agent, until).map_err(|error| failed(&error))?;
-        if !is_there {
+        let failed = |error: io::Error| Error::Protocol(format!("the agent: {error}"));
+        if !wait_for(&self.agent, until).map_err(failed)? {
             return Ok(None);
         }
         // A frame that has begun is there soon, as a whole: one that is cut short is an error.
@@ -310,12 +307,16 @@ impl Guest {
         };
         match agent::read(timed) {
             Ok(Some(frame)) => Ok(Some(frame)),
-            Ok(None) => Err(self
-                .reason()
-                .unwrap_or_else(|| Error::Ended(self.console.last()))),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(failed(&error)),
-            Err(error) => Err(self.reason().unwrap_or(failed(&error))),
+            Ok(None) => Err(self.ended()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(failed(error)),
+            Err(error) => Err(self.reason().unwrap_or(failed(error))),
         }
+    }
+
+    /// Returns the reason why the guest is gone.
+    fn ended(&mut self) -> Error {
+        let reason = self.reason();
+        reason.unwrap_or_else(|| Error::Ended(self.console.last()))
     }
 
     /// Returns the reason why the guest has ended; `None` if it has not.
@@ -419,92 +420,48 @@ fn forward(mut input: impl Read, to: &Mutex<UnixStream>, command: u32) {
 
 /// QEMU's process, which ends with this value.
 struct Process {
-    pid: u32,
-    /// Dropped to end it.
-    keeper: Option<Sender<()>>,
-    ended: Receiver<ExitStatus>,
-    status: Option<ExitStatus>,
+    child: Child,
+    /// Dropped to end the thread that started it.
+    _starter: Sender<()>,
 }
-
-/// The streams of a process that was started.
-type Started = (u32, ChildStdout, ChildStderr);
 
 impl Process {
     /// Starts QEMU on a thread that lives as long: the kernel ends it with the thread that started
     /// it.
-    fn start(
-        arguments: Vec<String>,
-        inherited: [UnixStream; 2],
-    ) -> Result<(Process, ChildStdout, ChildStderr), Error> {
-        let (keeper, kept) = mpsc::channel();
-        let (tell, ended) = mpsc::channel();
-        let (told, started) = mpsc::channel();
-        thread::spawn(move || keep(&arguments, inherited, &told, &kept, &tell));
+    fn start(arguments: Vec<String>, inherited: [UnixStream; 2]) -> Result<Process, Error> {
+        let (starter, kept) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            let _ = tell.send(spawn(&arguments, inherited));
+            let _: Result<(), _> = kept.recv();
+        });
         let dead = || Error::Qemu("its thread has ended".into());
-        let (pid, output, errors) = started.recv().map_err(|_| dead())??;
-        let process = Process {
-            pid,
-            keeper: Some(keeper),
-            ended,
-            status: None,
-        };
-        Ok((process, output, errors))
+        Ok(Process {
+            child: told.recv().map_err(|_| dead())??,
+            _starter: starter,
+        })
     }
 
     /// Returns the exit status; `None` if it still runs after this time.
     fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
-        if self.status.is_none() {
-            self.status = self.ended.recv_timeout(limit).ok();
+        let until = Instant::now() + limit;
+        loop {
+            match self.child.try_wait() {
+                Ok(None) if Instant::now() < until => thread::sleep(LOOK),
+                status => return status.ok().flatten(),
+            }
         }
-        self.status
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.keeper = None;
+        let _ = self.child.kill();
         self.wait(FAREWELL);
     }
 }
 
-/// Starts QEMU and waits for its end or that of [`Process`].
-fn keep(
-    arguments: &[String],
-    inherited: [UnixStream; 2],
-    told: &Sender<Result<Started, Error>>,
-    kept: &Receiver<()>,
-    tell: &Sender<ExitStatus>,
-) {
-    let mut child = match spawn(arguments, inherited) {
-        Ok(child) => child,
-        Err(error) => {
-            let _ = told.send(Err(error));
-            return;
-        }
-    };
-    let streams = (child.stdout.take(), child.stderr.take());
-    if let (Some(output), Some(errors)) = streams {
-        let _ = told.send(Ok((child.id(), output, errors)));
-    }
-    let status = loop {
-        match kept.recv_timeout(LOOK) {
-            Err(RecvTimeoutError::Timeout) => {
-                if let Ok(Some(status)) = child.try_wait() {
-                    break Ok(status);
-                }
-            }
-            _ => {
-                let _ = child.kill();
-                break child.wait();
-            }
-        }
-    };
-    if let Ok(status) = status {
-        let _ = tell.send(status);
-    }
-}
-
-fn spawn(arguments: &[String], inherited: [UnixStream; 2]) -> Result<std::process::Child, Error> {
+fn spawn(arguments: &[String], inherited: [UnixStream; 2]) -> Result<Child, Error> {
     // Another guest that is started meanwhile must not inherit this one's sockets: they would stay
     // open after its end.
     static STARTING: Mutex<()> = Mutex::new(());

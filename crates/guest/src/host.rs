@@ -1,7 +1,7 @@
 //! The state of a host for guests, read below a root folder: a recorded tree is examined like a
 //! machine.
 
-mod tree;
+pub(crate) mod tree;
 
 use std::io;
 use std::path::Path;
@@ -12,8 +12,6 @@ use crate::arguments::{Flavour, FIRMWARE};
 use crate::version::{Version, PACKAGE};
 use crate::Error;
 use tree::Tree;
-
-pub(crate) use tree::kernel_log;
 
 /// Bytes of a slot of bounce buffers.
 const SLOT: u64 = 2048;
@@ -82,36 +80,55 @@ pub struct Host {
     pub troubles: Vec<Trouble>,
 }
 
+/// The names of the checks in their order, and what depends on each.
+const CHECKS: &str = "\
+kvm: without it guests are emulated: counts are right, times mean nothing
+qemu: each flavour of guests has a first version of QEMU: 7.2, SEV-SNP 9.1, TDX 10.1
+firmware: a confidential guest starts in this firmware, whose hash is part of its report
+sev-snp: flavour sev-snp runs where the processor, its firmware and the kernel have it
+tdx: flavour tdx runs where the processor, its firmware and the kernel have Intel TDX
+tun: a guest on a TAP device needs it
+vhost_net: without it each frame of a guest passes through QEMU's process: a fraction of the rate
+swiotlb: devices of a guest with bounce buffers reach them alone; when they are full, packets are lost
+huge pages: a guest's memory in pages of 4 KiB costs it time at every miss of the TLB
+memlock: memory of a guest that devices or the secure processor write must be locked";
+
 impl Host {
     /// Examines the machine whose root is this folder, with this QEMU. `boots` is whether KVM boots
     /// a guest in time, if that was tried.
     pub fn examine(root: &Path, qemu: &Result<Version, Error>, boots: Option<bool>) -> Host {
         let tree = Tree(root);
-        let techniques = [Flavour::SevSnp, Flavour::Tdx].map(|it| technique(&tree, it));
-        let is_on = |at: usize| techniques[at].state == State::Fine;
-        let wanted = match (is_on(0), is_on(1)) {
-            (_, true) => Flavour::Tdx,
-            (true, _) => Flavour::SevSnp,
+        let [snp, tdx] = [Flavour::SevSnp, Flavour::Tdx].map(|it| technique(&tree, it));
+        let wanted = match (snp.0, tdx.0) {
+            (_, State::Fine) => Flavour::Tdx,
+            (State::Fine, _) => Flavour::SevSnp,
             _ => Flavour::Plain,
         };
-        let mut checks = vec![kvm(&tree, boots), version(qemu, wanted), firmware(&tree)];
-        checks.extend(techniques);
-        checks.push(device(
-            "tun",
-            tree.device("dev/net/tun"),
-            "a guest on a TAP device needs it",
-            "sudo modprobe tun",
-        ));
-        checks.push(device(
-            "vhost_net",
-            tree.device("dev/vhost-net"),
-            "without it each frame of a guest passes through QEMU's process: a fraction of the rate",
-            "sudo modprobe vhost_net, and vhost=on in QEMU's -netdev tap",
-        ));
-        let log = tree.kernel_log();
+        let log = tree::kernel_log(&root.join("dev/kmsg"));
         let full = log.lines().rev().find(|line| line.contains(FULL));
         let slots = Slots::read(&tree);
-        checks.extend([swiotlb(&slots, full), huge_pages(&tree), memlock(&tree)]);
+        let findings = [
+            kvm(&tree, boots),
+            version(qemu, wanted),
+            firmware(&tree),
+            snp,
+            tdx,
+            device(tree.device("dev/net/tun"), "sudo modprobe tun"),
+            device(tree.device("dev/vhost-net"), VHOST),
+            swiotlb(&slots, full),
+            huge_pages(&tree),
+            memlock(&tree),
+        ];
+        let names = CHECKS.lines().filter_map(|line| line.split_once(": "));
+        let named = names.zip(findings);
+        let checks = named.map(|((name, matters), (state, found, remedy))| Check {
+            name,
+            state,
+            found,
+            matters,
+            remedy: (state != State::Fine).then_some(remedy),
+        });
+        let checks: Vec<Check> = checks.collect();
         let lacks = |name| {
             let check = checks.iter().find(|check| check.name == name)?;
             Some(check.state == State::Lacking)
@@ -127,48 +144,39 @@ impl Host {
 /// Returns true if the machine whose root is this folder says that it can run guests of a
 /// confidential flavour.
 pub fn has_technique(root: &Path, flavour: Flavour) -> bool {
-    flavour.is_confidential() && technique(&Tree(root), flavour).state == State::Fine
+    flavour.is_confidential() && technique(&Tree(root), flavour).0 == State::Fine
 }
 
-fn check(
-    name: &'static str,
-    state: State,
-    found: impl Into<String>,
-    matters: &'static str,
-    remedy: impl Into<String>,
-) -> Check {
-    let remedy = (state != State::Fine).then(|| remedy.into());
-    let found = found.into();
-    Check {
-        name,
-        state,
-        found,
-        matters,
-        remedy: remedy.filter(|text| !text.is_empty()),
-    }
+/// The remedy for a machine without vhost_net.
+const VHOST: &str = "sudo modprobe vhost_net, and vhost=on in QEMU's -netdev tap";
+
+/// The answer of a check: the state, what was found, and what to do unless all is fine.
+type Finding = (State, String, String);
+
+fn fine(found: impl Into<String>) -> Finding {
+    (State::Fine, found.into(), String::new())
 }
 
-fn device(
-    name: &'static str,
-    opened: io::Result<()>,
-    matters: &'static str,
-    remedy: &str,
-) -> Check {
+fn lacking(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    (State::Lacking, found.into(), remedy.into())
+}
+
+fn unknown(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    (State::Unknown, found.into(), remedy.into())
+}
+
+fn device(opened: io::Result<()>, remedy: &str) -> Finding {
+    const DENIED: &str = "run as root, or as a member of the group that it belongs to";
     match opened {
-        Ok(()) => check(name, State::Fine, "there, and can be opened", matters, ""),
-        Err(error) => {
-            let remedy = match error.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    "run as root, or as a member of the group that it belongs to"
-                }
-                _ => remedy,
-            };
-            check(name, State::Lacking, error.to_string(), matters, remedy)
+        Ok(()) => fine("there, and can be opened"),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            lacking(error.to_string(), DENIED)
         }
+        Err(error) => lacking(error.to_string(), remedy),
     }
 }
 
-fn kvm(tree: &Tree<'_>, boots: Option<bool>) -> Check {
+fn kvm(tree: &Tree<'_>, boots: Option<bool>) -> Finding {
     let cpuinfo = tree.text("proc/cpuinfo").unwrap_or_default();
     let has = |flag: &str| cpuinfo.split_whitespace().any(|word| word == flag);
     let remedy = match (has("vmx"), has("svm")) {
@@ -179,54 +187,41 @@ fn kvm(tree: &Tree<'_>, boots: Option<bool>) -> Check {
              nested virtualization on its host"
         }
     };
-    let matters = "without it guests are emulated: counts are right, times mean nothing";
     match (tree.device("dev/kvm"), boots) {
-        (Ok(()), Some(false)) => check(
-            "kvm",
-            State::Lacking,
+        (Ok(()), Some(false)) => lacking(
             "there, but boots no guest in time",
-            matters,
             "hardware, or a guest whose host has fast nested virtualization",
         ),
-        (opened, _) => device("kvm", opened, matters, remedy),
+        (opened, _) => device(opened, remedy),
     }
 }
 
 /// Judges QEMU's version by the flavour that the processor and the kernel have.
-fn version(qemu: &Result<Version, Error>, wanted: Flavour) -> Check {
-    let matters = "each flavour of guests has a first version of QEMU: 7.2, SEV-SNP 9.1, TDX 10.1";
-    match qemu {
-        Err(error) => check(
-            "qemu",
-            State::Lacking,
-            error.to_string(),
-            matters,
-            format!("apt install {PACKAGE}"),
+fn version(qemu: &Result<Version, Error>, wanted: Flavour) -> Finding {
+    let version = match qemu {
+        Ok(version) => *version,
+        Err(error) => return lacking(error.to_string(), format!("apt install {PACKAGE}")),
+    };
+    let has = Flavour::ALL.into_iter().filter(|it| version >= it.since());
+    let names: Vec<&str> = has.map(Flavour::name).collect();
+    let found = match names.is_empty() {
+        true => format!("{version}, which has no flavour"),
+        false => format!("{version}: {}", names.join(", ")),
+    };
+    let needed = wanted.since();
+    match version >= needed {
+        true => fine(found),
+        false => lacking(
+            found,
+            format!(
+                "QEMU {needed} or later for {wanted}: a newer release of the distribution, or its \
+                 backports"
+            ),
         ),
-        Ok(version) => {
-            let has = Flavour::ALL.into_iter().filter(|it| *version >= it.since());
-            let names: Vec<&str> = has.map(Flavour::name).collect();
-            let found = match names.is_empty() {
-                true => format!("{version}, which has no flavour"),
-                false => format!("{version}: {}", names.join(", ")),
-            };
-            let state = match *version >= wanted.since() {
-                true => State::Fine,
-                false => State::Lacking,
-            };
-            let remedy = format!(
-                "QEMU {} or later for {wanted}: a newer release of the distribution, or its \
-                 backports",
-                wanted.since()
-            );
-            check("qemu", state, found, matters, remedy)
-        }
     }
 }
 
-fn firmware(tree: &Tree<'_>) -> Check {
-    let matters = "a confidential guest starts in this firmware, whose hash is part of its report";
-    let own = FIRMWARE.trim_start_matches('/');
+fn firmware(tree: &Tree<'_>) -> Finding {
     // Where other distributions have it, with what is built for one technique alone.
     let others = [
         "usr/share/qemu/OVMF.fd",
@@ -234,78 +229,58 @@ fn firmware(tree: &Tree<'_>) -> Check {
         "usr/share/edk2/ovmf/OVMF.amdsev.fd",
         "usr/share/edk2/ovmf/OVMF.inteltdx.fd",
     ];
-    if tree.has(own) {
-        return check("firmware", State::Fine, FIRMWARE, matters, "");
+    if tree.has(FIRMWARE.trim_start_matches('/')) {
+        return fine(FIRMWARE);
     }
     let other = others.into_iter().find(|path| tree.has(path));
-    let found = match other {
-        Some(other) => format!("no {FIRMWARE}, but /{other}"),
-        None => format!("no {FIRMWARE}"),
-    };
-    check(
-        "firmware",
-        State::Lacking,
-        found,
-        matters,
-        "apt install ovmf",
-    )
+    let other = other.map_or(String::new(), |path| format!(", but /{path}"));
+    lacking(format!("no {FIRMWARE}{other}"), "apt install ovmf")
 }
 
 /// Judges what the processor and the kernel's module say of a confidential flavour.
-fn technique(tree: &Tree<'_>, flavour: Flavour) -> Check {
+fn technique(tree: &Tree<'_>, flavour: Flavour) -> Finding {
     let is_tdx = flavour == Flavour::Tdx;
     let (vendor, maker, module, parameter, release) = match is_tdx {
         true => ("GenuineIntel", "Intel", "kvm_intel", "tdx", "6.16"),
         false => ("AuthenticAMD", "AMD", "kvm_amd", "sev_snp", "6.11"),
     };
-    let matters = match is_tdx {
-        true => "flavour tdx runs where the processor, its firmware and the kernel have Intel TDX",
-        false => "flavour sev-snp runs where the processor, its firmware and the kernel have it",
-    };
-    let of =
-        |state, found: String, remedy: String| check(flavour.name(), state, found, matters, remedy);
-    let cpuinfo = tree.text("proc/cpuinfo").unwrap_or_default();
-    let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-    let mut vendors = lines.filter(|(key, _)| key.trim() == "vendor_id");
-    let found = vendors.next().map_or("", |(_, value)| value.trim());
-    if found != vendor {
-        let remedy = format!("a processor of {maker} that has it");
-        let found = format!("a processor of \"{}\"", tree::shown(found));
-        return of(State::Lacking, found, remedy);
-    }
-    if !tree.has(&format!("sys/module/{module}")) {
-        let found = format!("the module {module} is not loaded");
-        return of(State::Lacking, found, format!("sudo modprobe {module}"));
-    }
-    let name = format!("{module}.{parameter}");
     let setup = match is_tdx {
         true => "TDX and memory encryption on in the firmware's setup",
         false => "SEV-SNP with an RMP table, and the IOMMU, on in the firmware's setup",
     };
-    let value = tree.text(&format!("sys/module/{module}/parameters/{parameter}"));
-    match value.as_deref().map(str::trim) {
-        None => of(
-            State::Lacking,
+    let cpuinfo = tree.text("proc/cpuinfo").unwrap_or_default();
+    let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    let found = lines.find(|(key, _)| key.trim() == "vendor_id");
+    let found = found.map_or("", |(_, value)| value.trim());
+    if found != vendor {
+        let found = format!("a processor of \"{}\"", tree::shown(found));
+        return lacking(found, format!("a processor of {maker} that has it"));
+    }
+    if !tree.has(&format!("sys/module/{module}")) {
+        let found = format!("the module {module} is not loaded");
+        return lacking(found, format!("sudo modprobe {module}"));
+    }
+    let name = format!("{module}.{parameter}");
+    let path = format!("sys/module/{module}/parameters/{parameter}");
+    match tree.text(&path).as_deref().map(str::trim) {
+        None => lacking(
             format!("the module has no parameter {name}"),
             format!("Linux {release} or later, built with it"),
         ),
-        Some("N" | "0") => of(
-            State::Lacking,
+        Some("N" | "0") => lacking(
             format!("{name} is off"),
             format!(
                 "{name}=1 on the kernel's command line; {setup}; then the kernel's log says why"
             ),
         ),
-        Some("Y" | "1") if !is_tdx && !tree.has("dev/sev") => of(
-            State::Lacking,
+        Some("Y" | "1") if !is_tdx && !tree.has("dev/sev") => lacking(
             format!("{name} is on, but there is no /dev/sev"),
-            "sudo modprobe ccp, the driver of the secure processor".into(),
+            "sudo modprobe ccp, the driver of the secure processor",
         ),
-        Some("Y" | "1") => of(State::Fine, format!("{name} is on"), String::new()),
-        Some(other) => of(
-            State::Unknown,
+        Some("Y" | "1") => fine(format!("{name} is on")),
+        Some(other) => unknown(
             format!("{name} is \"{}\", expected Y or N", tree::shown(other)),
-            format!("cat /sys/module/{module}/parameters/{parameter}"),
+            format!("cat /{path}"),
         ),
     }
 }
@@ -322,10 +297,8 @@ struct Slots {
 impl Slots {
     fn read(tree: &Tree<'_>) -> Slots {
         let line = tree.text("proc/cmdline").unwrap_or_default();
-        let words = line.split_whitespace().rev();
-        let setting = words
-            .filter_map(|word| word.strip_prefix("swiotlb="))
-            .next();
+        let mut words = line.split_whitespace().rev();
+        let setting = words.find_map(|word| word.strip_prefix("swiotlb="));
         let number = |name| tree.number(&format!("sys/kernel/debug/swiotlb/{name}"));
         Slots {
             all: number("io_tlb_nslabs"),
@@ -345,45 +318,40 @@ impl Slots {
         format!(
             "swiotlb={slots}{force} on the kernel's command line ({} MiB), or fewer queues, as each \
              holds buffers of its own: ethtool -L DEVICE combined 1",
-            slots.saturating_mul(SLOT) >> 20
+            mib(slots)
         )
     }
 }
 
-fn swiotlb(slots: &Slots, full: Option<&str>) -> Check {
-    let matters = "devices of a confidential guest, or one with swiotlb=force, reach this memory \
-                   alone; when it is full they lose packets and requests";
-    let of = |state, found, remedy: String| check("swiotlb", state, found, matters, remedy);
-    let setting = match &slots.setting {
-        Some(setting) => format!(", swiotlb={setting}"),
-        None => String::new(),
-    };
-    let Some(all) = slots.all else {
-        let found = format!("the kernel does not say how much there is{setting}");
-        return match full {
-            Some(line) => of(State::Lacking, found, remedy(line, slots)),
-            None => of(
-                State::Unknown,
-                found,
-                "run as root, with debugfs mounted at /sys/kernel/debug".into(),
-            ),
-        };
-    };
+fn mib(slots: u64) -> f64 {
+    slots.saturating_mul(SLOT) as f64 / f64::from(1 << 20)
+}
+
+fn swiotlb(slots: &Slots, full: Option<&str>) -> Finding {
+    let setting = slots.setting.as_ref();
+    let setting = setting.map_or(String::new(), |it| format!(", swiotlb={it}"));
     let count = |slots: Option<u64>| slots.map_or("unknown".into(), |slots| slots.to_string());
-    let found = format!(
-        "{:.1} MiB: {all} slots, in use {}, most {}{setting}",
-        all.saturating_mul(SLOT) as f64 / f64::from(1 << 20),
-        count(slots.used),
-        count(slots.peak),
-    );
+    let found = match slots.all {
+        None => format!("the kernel does not say how much there is{setting}"),
+        Some(all) => format!(
+            "{:.1} MiB: {all} slots, in use {}, most {}{setting}",
+            mib(all),
+            count(slots.used),
+            count(slots.peak),
+        ),
+    };
     let peak = slots.peak.max(slots.used).unwrap_or(0);
-    match full {
-        Some(line) => of(State::Lacking, found, remedy(line, slots)),
+    match (full, slots.all) {
+        (Some(line), _) => lacking(found, remedy(line, slots)),
+        (None, None) => unknown(
+            found,
+            "run as root, with debugfs mounted at /sys/kernel/debug",
+        ),
         // Nine tenths: what is free is in pieces by then.
-        None if all > 0 && peak >= all - all / 10 => {
-            of(State::Lacking, found, slots.doubled(Some(all)))
+        (None, Some(all)) if all > 0 && peak >= all - all / 10 => {
+            lacking(found, slots.doubled(Some(all)))
         }
-        None => of(State::Fine, found, String::new()),
+        (None, Some(_)) => fine(found),
     }
 }
 
@@ -404,91 +372,77 @@ fn remedy(line: &str, slots: &Slots) -> String {
     }
 }
 
-fn huge_pages(tree: &Tree<'_>) -> Check {
-    let matters = "a guest's memory in pages of 4 KiB costs it time at every miss of the TLB";
+fn huge_pages(tree: &Tree<'_>) -> Finding {
     let own = tree.text("sys/kernel/mm/transparent_hugepage/enabled");
     let own = own.unwrap_or_default();
-    let mode = own
-        .split_once('[')
-        .and_then(|(_, rest)| rest.split_once(']'));
-    let meminfo = tree.text("proc/meminfo").unwrap_or_default();
-    let mut lines = meminfo.lines();
-    let free = lines.find_map(|line| line.strip_prefix("HugePages_Free:"));
+    let mode = own.split_once('[').and_then(|it| it.1.split_once(']'));
+    let mode = mode.map(|(mode, _)| mode);
+    let free = tree.after("proc/meminfo", "HugePages_Free:");
     let free: Option<u64> = free.and_then(|text| text.trim().parse().ok());
     let found = format!(
         "transparent: {}; set aside and free: {}",
-        mode.map_or("unknown".into(), |(mode, _)| tree::shown(mode)),
+        mode.map_or("unknown".into(), tree::shown),
         free.map_or("unknown".into(), |free| free.to_string())
     );
     let state = match (mode, free) {
-        (Some(("always" | "madvise", _)), _) | (_, Some(1..)) => State::Fine,
-        (Some(("never", _)), _) => State::Lacking,
+        (Some("always" | "madvise"), _) | (_, Some(1..)) => State::Fine,
+        (Some("never"), _) => State::Lacking,
         _ => State::Unknown,
     };
     let remedy = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
-    check("huge pages", state, found, matters, remedy)
+    (state, found, remedy.into())
 }
 
-fn memlock(tree: &Tree<'_>) -> Check {
-    let matters = "memory of a guest that devices or the secure processor write must be locked";
-    let of = |state, found: &str| {
-        let remedy = "ulimit -l unlimited as root, or memlock in /etc/security/limits.conf";
-        check("memlock", state, found, matters, remedy)
-    };
-    let status = tree.text("proc/self/status").unwrap_or_default();
-    let own = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+fn memlock(tree: &Tree<'_>) -> Finding {
+    let own = tree.after("proc/self/status", "CapEff:");
     let own = own.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
     if own.is_some_and(|bits| bits & IPC_LOCK != 0) {
-        return of(State::Fine, "no limit for this user (CAP_IPC_LOCK)");
+        return fine("no limit for this user (CAP_IPC_LOCK)");
     }
-    let limits = tree.text("proc/self/limits").unwrap_or_default();
-    let mut lines = limits.lines();
-    let limit = lines.find_map(|line| line.strip_prefix("Max locked memory"));
-    match limit.and_then(|text| text.split_whitespace().next()) {
-        Some("unlimited") => of(State::Fine, "unlimited"),
-        Some(text) => match text.parse::<u64>() {
-            Ok(bytes) if bytes >= MEMORY => of(State::Fine, &format!("{} MiB", bytes >> 20)),
-            Ok(bytes) => of(
-                State::Lacking,
-                &format!("{} KiB, a guest has 512 MiB", bytes >> 10),
-            ),
-            Err(_) => of(State::Unknown, &format!("\"{}\"", tree::shown(text))),
-        },
-        None => of(State::Unknown, "no limit in /proc/self/limits"),
+    let remedy = "ulimit -l unlimited as root, or memlock in /etc/security/limits.conf";
+    let limits = tree.after("proc/self/limits", "Max locked memory");
+    let limits = limits.unwrap_or_default();
+    let limit = limits.split_whitespace().next().unwrap_or("no limit");
+    match limit.parse::<u64>() {
+        _ if limit == "unlimited" => fine(limit),
+        Ok(bytes) if bytes >= MEMORY => fine(format!("{} MiB", bytes >> 20)),
+        Ok(bytes) => lacking(format!("{} KiB, a guest has 512 MiB", bytes >> 10), remedy),
+        Err(_) => unknown(tree::shown(limit), remedy),
     }
 }
 
 fn slow_network(no_vhost: Option<bool>, no_kvm: Option<bool>, slots: &Slots) -> Trouble {
-    let cause = |is_here, name, remedy: &str| Cause {
+    let causes = [
+        (
+            None,
+            "responses of another size are compared",
+            "compare the bytes per response first, as `tare run tdx/served` does",
+        ),
+        (
+            no_kvm,
+            "the guest is emulated",
+            "a /dev/kvm that boots a guest; `tare guest boot` says why it does not",
+        ),
+        (
+            no_vhost,
+            "no vhost_net: each frame passes through QEMU's process",
+            VHOST,
+        ),
+        (
+            slots.used.map(|used| used > 0),
+            "bounce buffers: each byte is copied once more",
+            "it is the price of a confidential guest; of any other, take swiotlb=force and \
+             iommu_platform=on away",
+        ),
+    ];
+    let causes = causes.map(|(is_here, name, remedy)| Cause {
         is_here,
         name,
         remedy: remedy.into(),
-    };
+    });
     Trouble {
         name: "the network of a guest is ten times slower than the host's",
-        causes: vec![
-            cause(
-                None,
-                "responses of another size are compared",
-                "compare the bytes per response first, as `tare run tdx/served` does",
-            ),
-            cause(
-                no_kvm,
-                "the guest is emulated",
-                "a /dev/kvm that boots a guest; `tare guest boot` says why it does not",
-            ),
-            cause(
-                no_vhost,
-                "no vhost_net: each frame passes through QEMU's process",
-                "sudo modprobe vhost_net, and vhost=on in QEMU's -netdev tap",
-            ),
-            cause(
-                slots.used.map(|used| used > 0),
-                "bounce buffers: each byte is copied once more",
-                "it is the price of a confidential guest; of any other, take swiotlb=force and \
-                 iommu_platform=on away",
-            ),
-        ],
+        causes: causes.into(),
     }
 }
 

@@ -202,6 +202,56 @@ fn a_machine_without_kvm_is_emulating() {
 }
 
 #[test]
+fn machines_that_were_recorded_are_judged() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/recorded");
+    let root = |name: &str| Path::new(root).join(name);
+    let qemu = fs::read_to_string(root("guest-on-zen4/qemu-version")).unwrap();
+    let qemu = Version::parse(&qemu);
+    let host = |name: &str| Host::examine(&root(name), &qemu, None);
+    expect(
+        &host("guest-on-zen4"),
+        &[
+            ("kvm", "Fine", &[]),
+            ("qemu", "Fine", &["7.2: plain, swiotlb |"]),
+            ("firmware", "Lacking", &["no /usr/share/ovmf/OVMF.fd |"]),
+            ("sev-snp", "Lacking", &["kvm_amd is not loaded"]),
+            ("tdx", "Lacking", &["AuthenticAMD", "processor of Intel"]),
+            ("tun", "Fine", &[]),
+            ("vhost_net", "Lacking", &["No such file"]),
+            (
+                "swiotlb",
+                "Unknown",
+                &["does not say how much there is, swiotlb=noforce"],
+            ),
+            ("huge pages", "Fine", &["transparent: madvise", "free: 0"]),
+            ("memlock", "Fine", &["CAP_IPC_LOCK"]),
+        ],
+    );
+    let words: &[&str] = &["no parameter kvm_amd.sev_snp", "Linux 6.11 or later"];
+    expect(
+        &host("guest-with-kvm-amd"),
+        &[("kvm", "Fine", &[]), ("sev-snp", "Lacking", words)],
+    );
+    let words: &[&str] = &["64.0 MiB: 32768 slots, in use 577, most unknown, swiotlb=force"];
+    let bouncing = host("guest-swiotlb");
+    expect(
+        &bouncing,
+        &[
+            ("kvm", "Lacking", &["No such file", "modprobe kvm_amd"]),
+            ("swiotlb", "Fine", words),
+        ],
+    );
+    assert_eq!(bouncing.troubles[1].causes[0].is_here, Some(false));
+    let words: &[&str] = &[
+        "0.2 MiB: 128 slots, in use 128, most unknown, swiotlb=128,force",
+        "swiotlb=256,force on the kernel's command line (0.5 MiB)",
+    ];
+    let full = host("guest-swiotlb-full");
+    expect(&full, &[("swiotlb", "Lacking", words)]);
+    assert_eq!(full.troubles[1].causes[0].is_here, Some(true));
+}
+
+#[test]
 fn a_full_bounce_buffer_is_named_with_the_size_that_helps() {
     let host = recorded("guest-full");
     let words: &[&str] = &[
@@ -247,21 +297,21 @@ fn a_full_bounce_buffer_is_named_with_the_size_that_helps() {
         (1000, State::Lacking),
     ] {
         assert_eq!(
-            swiotlb(&slots(Some(1000), Some(0), Some(peak), None), None).state,
+            swiotlb(&slots(Some(1000), Some(0), Some(peak), None), None).0,
             state
         );
         assert_eq!(
-            swiotlb(&slots(Some(1000), Some(peak), None, None), None).state,
+            swiotlb(&slots(Some(1000), Some(peak), None, None), None).0,
             state
         );
     }
     assert_eq!(
-        swiotlb(&slots(Some(0), Some(0), None, None), None).state,
+        swiotlb(&slots(Some(0), Some(0), None, None), None).0,
         State::Fine
     );
     let unseen = slots(None, None, None, None);
     assert_eq!(
-        swiotlb(&unseen, Some("swiotlb buffer is full")).state,
+        swiotlb(&unseen, Some("swiotlb buffer is full")).0,
         State::Lacking
     );
     assert!(unseen.doubled(None).starts_with("swiotlb=65536 on"));
@@ -281,8 +331,8 @@ fn modules_are_judged_by_what_they_say_alone() {
     write("proc/cpuinfo", "vendor_id\t: AuthenticAMD\n");
     fs::create_dir_all(root.path().join("sys/module/kvm_amd/parameters")).unwrap();
     let state = |flavour| {
-        let check = technique(&Tree(root.path()), flavour);
-        (check.state, check.found)
+        let (state, found, _) = technique(&Tree(root.path()), flavour);
+        (state, found)
     };
     let (of, found) = state(Flavour::SevSnp);
     assert!(
@@ -312,10 +362,9 @@ fn modules_are_judged_by_what_they_say_alone() {
     write("sys/module/kvm_intel/parameters/tdx", "Y\n");
     assert_eq!(state(Flavour::Tdx).0, State::Lacking);
     let denied = Err(io::ErrorKind::PermissionDenied.into());
-    let denied = device("kvm", denied, "", "modprobe").remedy;
     assert_eq!(
-        denied.as_deref(),
-        Some("run as root, or as a member of the group that it belongs to")
+        device(denied, "modprobe").2,
+        "run as root, or as a member of the group that it belongs to"
     );
 }
 

@@ -1,6 +1,6 @@
 //! The root file system of a guest, made of programs of this machine and modules of a kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd as _;
@@ -33,9 +33,6 @@ pub(crate) const ORDER: &str = "modules/order";
 /// Users and groups: root, and those that Debian's servers run as where they are not told.
 const USERS: &str = "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n";
 const GROUPS: &str = "root:x:0:\nnogroup:x:65534:\n";
-
-/// The most bytes of one file: the format's limit.
-const FILE_MAX: usize = u32::MAX as usize;
 
 /// A root file system that is being put together.
 #[derive(Default)]
@@ -148,13 +145,10 @@ impl Initramfs {
     /// # Errors
     /// As the writer; a file of 4 GiB or more.
     pub fn write(&self, to: impl Write) -> io::Result<()> {
-        let mut folders: BTreeMap<&str, ()> = BTreeMap::new();
-        let names = self.files.keys().map(String::as_str).chain(FOLDERS);
-        for name in names {
-            let slashes = name.match_indices('/').map(|(at, _)| &name[..at]);
-            folders.extend(slashes.map(|folder| (folder, ())));
+        let mut folders = BTreeSet::from(FOLDERS);
+        for name in self.files.keys().map(String::as_str).chain(FOLDERS) {
+            folders.extend(name.match_indices('/').map(|(at, _)| &name[..at]));
         }
-        folders.extend(FOLDERS.map(|folder| (folder, ())));
         let mut to = to;
         let mut inode = 0;
         let mut entry = |name: &str, mode: u32, kind: ModeFileType| {
@@ -163,7 +157,7 @@ impl Initramfs {
             builder.set_mode_file_type(kind)
         };
         // A folder comes before what is in it.
-        for folder in folders.keys() {
+        for folder in folders {
             let writer = entry(folder, 0o755, ModeFileType::Directory).write(to, 0);
             to = writer.finish()?;
         }
@@ -171,20 +165,13 @@ impl Initramfs {
         let console = entry("dev/console", 0o600, ModeFileType::Char);
         to = console.rdev_major(5).rdev_minor(1).write(to, 0).finish()?;
         for (name, file) in &self.files {
-            let (builder, bytes) = match file {
-                File::Regular(mode, bytes) => {
-                    (entry(name, *mode, ModeFileType::Regular), &bytes[..])
-                }
-                File::Link(target) => {
-                    (entry(name, 0o777, ModeFileType::Symlink), target.as_bytes())
-                }
+            let (mode, kind, bytes) = match file {
+                File::Regular(mode, bytes) => (*mode, ModeFileType::Regular, &bytes[..]),
+                File::Link(target) => (0o777, ModeFileType::Symlink, target.as_bytes()),
             };
-            if bytes.len() > FILE_MAX {
-                return Err(io::Error::other(format!(
-                    "{name} is too long for an archive"
-                )));
-            }
-            let mut writer = builder.write(to, bytes.len() as u32);
+            let too_long = |_| io::Error::other(format!("{name} is too long for an archive"));
+            let len = u32::try_from(bytes.len()).map_err(too_long)?;
+            let mut writer = entry(name, mode, kind).write(to, len);
             writer.write_all(bytes)?;
             to = writer.finish()?;
         }
@@ -241,11 +228,8 @@ fn end_of_segments(elf: &[u8]) -> Option<usize> {
     const HEADER: usize = 64;
     const ENTRY: usize = 56;
     let number = |at: usize, len: usize| {
-        let bytes = elf.get(at..at.checked_add(len)?)?;
-        let value = bytes
-            .iter()
-            .rev()
-            .fold(0u64, |value, &byte| value << 8 | u64::from(byte));
+        let bytes = elf.get(at..at.checked_add(len)?)?.iter().rev();
+        let value = bytes.fold(0u64, |value, &byte| value << 8 | u64::from(byte));
         usize::try_from(value).ok()
     };
     if !elf.starts_with(&[0x7f, b'E', b'L', b'F', 2, 1]) || number(0x36, 2)? != ENTRY {

@@ -43,18 +43,13 @@ impl Kernel {
     /// [`Error::Kernel`] if there is none with its modules.
     pub fn installed() -> Result<Kernel, Error> {
         let named = |name| std::env::var_os(name).map(PathBuf::from);
-        if let (Some(image), Some(modules)) =
-            (named("TARE_GUEST_KERNEL"), named("TARE_GUEST_MODULES"))
-        {
-            return Ok(Kernel { image, modules });
+        let missing = "found no kernel in /boot with modules in /lib/modules: as root: apt-get \
+                       install linux-image-amd64";
+        let named = named("TARE_GUEST_KERNEL").zip(named("TARE_GUEST_MODULES"));
+        match named {
+            Some((image, modules)) => Ok(Kernel { image, modules }),
+            None => Kernel::below(Path::new("/")).ok_or(Error::Kernel(missing.into())),
         }
-        Kernel::below(Path::new("/")).ok_or_else(|| {
-            Error::Kernel(
-                "found no kernel in /boot with modules in /lib/modules: as root: apt-get install \
-                 linux-image-amd64"
-                    .into(),
-            )
-        })
     }
 
     /// Returns these modules and, before each, those that it depends on, as bytes that the kernel
@@ -102,13 +97,11 @@ fn add(
     seen: &mut BTreeSet<String>,
     done: &mut Vec<(String, Vec<u8>)>,
 ) -> Result<(), Error> {
-    let Some(path) = paths.get(name) else {
+    // Before those it depends on: a circle ends here.
+    let is_new = seen.insert(name.to_owned());
+    let Some(path) = paths.get(name).filter(|_| is_new) else {
         return Ok(());
     };
-    // Before those it depends on: a circle ends here.
-    if !seen.insert(name.to_owned()) {
-        return Ok(());
-    }
     let bytes = read(path)?;
     for other in depends(&bytes) {
         add(&other, paths, seen, done)?;

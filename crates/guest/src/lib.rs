@@ -23,5 +23,5 @@ pub use accelerator::Accelerator;
 pub use arguments::{Flavour, Hardware, Network};
 pub use error::Error;
 pub use evidence::Evidence;
-pub use guest::{Guest, Limits, Stream};
+pub use guest::{Guest, Output, Stream};
 pub use host::Host;

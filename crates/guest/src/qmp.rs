@@ -1,6 +1,7 @@
 //! QEMU's monitor: one JSON object per line (QMP).
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::fmt;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -48,7 +49,7 @@ impl Monitor {
         let stream = self.stream.get_mut();
         let sent = stream.set_write_timeout(Some(LIMIT));
         sent.and_then(|()| stream.write_all(line.as_bytes()))
-            .map_err(|error| failed(&error))?;
+            .map_err(failed)?;
         let until = Instant::now() + LIMIT;
         for _ in 0..EVENTS_MAX {
             let mut answer = self.line(until)?;
@@ -60,9 +61,8 @@ impl Monitor {
             }
             return Err(wrong(&answer, &format!("the answer to {command}")));
         }
-        Err(Error::Protocol(format!(
-            "QEMU's monitor: {EVENTS_MAX} events and no answer to {command}"
-        )))
+        let found = format!("{EVENTS_MAX} events and no answer to {command}");
+        Err(failed(found))
     }
 
     /// Returns the state of the machine, such as `running`.
@@ -84,33 +84,30 @@ impl Monitor {
         let set = self.stream.get_ref().set_read_timeout(timeout);
         let mut bounded = (&mut self.stream).take(LINE_MAX);
         set.and_then(|()| bounded.read_until(b'\n', &mut line))
-            .map_err(|error| failed(&error))?;
+            .map_err(failed)?;
         if line.last() != Some(&b'\n') {
             let found = line.len();
-            return Err(Error::Protocol(format!(
-                "QEMU's monitor: found {found} bytes without an end of line"
+            return Err(failed(format!(
+                "found {found} bytes without an end of line"
             )));
         }
-        serde_json::from_slice(&line)
-            .map_err(|error| Error::Protocol(format!("QEMU's monitor: {error}")))
+        serde_json::from_slice(&line).map_err(failed)
     }
 }
 
-fn failed(error: &io::Error) -> Error {
-    Error::Protocol(format!("QEMU's monitor: {error}"))
+fn failed(reason: impl fmt::Display) -> Error {
+    Error::Protocol(format!("QEMU's monitor: {reason}"))
 }
 
 fn wrong(found: &Value, expected: &str) -> Error {
     let found: String = found.to_string().chars().take(120).collect();
-    Error::Protocol(format!(
-        "QEMU's monitor: found {found}, expected {expected}"
-    ))
+    failed(format!("found {found}, expected {expected}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::thread;
+    use std::{io, thread};
 
     /// A monitor that writes these lines, whatever it is asked.
     fn monitor(lines: &str) -> Result<Monitor, Error> {

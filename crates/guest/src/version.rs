@@ -34,9 +34,8 @@ impl Version {
             (Some(major), Some(minor)) => Ok(Version(major, minor)),
             _ => {
                 let shown: String = line.chars().take(80).collect();
-                Err(Error::Version(format!(
-                    "{QEMU} --version: found \"{shown}\", expected \"QEMU emulator version 7.2…\""
-                )))
+                let found = format!("found \"{shown}\", expected \"QEMU emulator version 7.2…\"");
+                Err(Error::Version(format!("{QEMU} --version: {found}")))
             }
         }
     }

@@ -5,12 +5,12 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use tare_gcm::Path;
-use tare_guest::accelerator::choose;
+use tare_guest::accelerator::try_kvm;
 use tare_guest::host::has_technique;
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
 use tare_guest::version::Version;
-use tare_guest::{Accelerator, Flavour};
+use tare_guest::Flavour;
 use tare_lab::driver::Missing;
 use tare_rdrand::processor;
 
@@ -314,7 +314,7 @@ fn has_kvm() -> bool {
         let boots = || -> anyhow::Result<bool> {
             let kernel = Kernel::installed()?;
             let image = Initramfs::new(&std::env::current_exe()?, &kernel)?.in_memory()?;
-            Ok(choose(&kernel, image.path()).accelerator == Accelerator::Kvm)
+            Ok(try_kvm(&kernel, image.path()).is_ok())
         };
         std::path::Path::new("/dev/kvm").exists() && boots().unwrap_or(false)
     })

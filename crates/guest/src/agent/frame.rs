@@ -25,11 +25,9 @@ pub(crate) enum Kind {
     Exit,
     /// Agent: the reason why the command was not started.
     Refused,
-    /// Host: end the guest.
-    PowerOff,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 7] = [
     Kind::Ready,
     Kind::Run,
     Kind::Input,
@@ -37,7 +35,6 @@ const KINDS: [Kind; 8] = [
     Kind::Errors,
     Kind::Exit,
     Kind::Refused,
-    Kind::PowerOff,
 ];
 
 /// A frame.
@@ -84,12 +81,11 @@ pub(crate) fn read(mut from: impl Read) -> io::Result<Option<Frame>> {
     let [number, c0, c1, c2, c3, len @ ..] = header;
     let command = u32::from_le_bytes([c0, c1, c2, c3]);
     let kind = KINDS.get(usize::from(number));
-    let kind = *kind.ok_or_else(|| wrong(format!("a frame of kind {number}, expected 0 to 7")))?;
+    let kind = *kind.ok_or_else(|| wrong(format!("a frame of kind {number}, expected 0 to 6")))?;
     let len = u32::from_le_bytes(len) as usize;
     if len > CONTENT_MAX {
-        return Err(wrong(format!(
-            "a frame of {len} bytes, expected at most {CONTENT_MAX}"
-        )));
+        let found = format!("a frame of {len} bytes, expected at most {CONTENT_MAX}");
+        return Err(wrong(found));
     }
     let mut content = vec![0; len];
     from.read_exact(&mut content)?;
@@ -130,7 +126,7 @@ mod tests {
         for cut in [1, 8, 10] {
             assert!(read(&bytes[HEADER..HEADER + cut]).is_err());
         }
-        assert!(read(&[8, 0, 0, 0, 0, 0, 0, 0, 0][..]).is_err());
+        assert!(read(&[7, 0, 0, 0, 0, 0, 0, 0, 0][..]).is_err());
         let long = read(&[1, 0, 0, 0, 0, 1, 0, 16, 0][..])
             .unwrap_err()
             .to_string();

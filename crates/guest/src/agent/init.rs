@@ -24,9 +24,8 @@ const PORT_LIMIT: Duration = Duration::from_secs(60);
 /// ends, which the host is told of.
 pub fn run() -> io::Result<Infallible> {
     if std::process::id() != 1 {
-        return Err(io::Error::other(
-            "the agent is the first process of a guest, which `tare guest boot` starts",
-        ));
+        let expected = "the first process of a guest, which `tare guest boot` starts";
+        return Err(io::Error::other(format!("the agent is {expected}")));
     }
     for (kind, folder) in [
         (c"devtmpfs", "/dev"),

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +32,7 @@ fn send(port: &Port, kind: Kind, command: u32, content: &[u8]) -> io::Result<()>
     write(&mut *port, kind, command, content)
 }
 
-/// Serves the host until it is gone or ends the guest.
+/// Serves the host until it is gone.
 ///
 /// # Errors
 /// The port fails, or what arrives is not of the protocol.
@@ -51,12 +51,8 @@ pub(super) fn serve(port: &File) -> io::Result<()> {
         match frame.kind {
             Kind::Run => {
                 if is_running.load(Ordering::Acquire) {
-                    send(
-                        &shared,
-                        Kind::Refused,
-                        number,
-                        b"a command is running already",
-                    )?;
+                    let reason = b"a command is running already";
+                    send(&shared, Kind::Refused, number, reason)?;
                     continue;
                 }
                 // Processes that lost their parents are this process's.
@@ -83,15 +79,10 @@ pub(super) fn serve(port: &File) -> io::Result<()> {
             // The rest of the input of a command that has ended.
             Kind::Input if number != current => {}
             Kind::Input if frame.content.is_empty() => input = None,
+            // A command need not read all of its input.
             Kind::Input => {
-                // A command need not read all of its input.
-                if let Some(to) = &mut input {
-                    if to.write_all(&frame.content).is_err() {
-                        input = None;
-                    }
-                }
+                input = input.filter(|mut to| to.write_all(&frame.content).is_ok());
             }
-            Kind::PowerOff => return Ok(()),
             other => return Err(io::Error::other(format!("found a frame {other:?}"))),
         }
     }
@@ -120,15 +111,14 @@ fn watch(mut child: Child, number: u32, port: &Port) -> io::Result<Vec<u8>> {
     let moves = Arc::new(AtomicU64::new(0));
     // The same pipes, to see what is left in them.
     let mut pipes = Vec::new();
-    if let Some(output) = child.stdout.take() {
-        pipes.push(output.as_fd().try_clone_to_owned()?);
-        let state = (ended.clone(), Arc::clone(&moves));
-        forward(output, (Kind::Output, number), Arc::clone(port), state);
-    }
-    if let Some(errors) = child.stderr.take() {
-        pipes.push(errors.as_fd().try_clone_to_owned()?);
-        let state = (ended, Arc::clone(&moves));
-        forward(errors, (Kind::Errors, number), Arc::clone(port), state);
+    let output = child.stdout.take().map(OwnedFd::from);
+    let errors = child.stderr.take().map(OwnedFd::from);
+    for (stream, kind) in [(output, Kind::Output), (errors, Kind::Errors)] {
+        if let Some(stream) = stream {
+            pipes.push(stream.try_clone()?);
+            let state = (ended.clone(), Arc::clone(&moves));
+            forward(File::from(stream), (kind, number), Arc::clone(port), state);
+        }
     }
     let mut slots = None;
     let status = loop {
@@ -153,20 +143,19 @@ const SENT: u64 = 1 << 8;
 /// Waits until the streams have ended, or hold nothing and nothing moves: a host may be slow to
 /// take output.
 fn drain(pipes: &[OwnedFd], ends: &Receiver<()>, moves: &AtomicU64) {
+    let is_empty = |pipe| ioctl_fionread(pipe).unwrap_or(0) == 0;
     let mut ended = 0;
     let mut before = moves.load(Ordering::Acquire);
     while ended < pipes.len() {
-        match ends.recv_timeout(LAST_OUTPUT) {
-            Ok(()) => ended += 1,
-            Err(_) => {
-                let now = moves.load(Ordering::Acquire);
-                let is_empty = |pipe| ioctl_fionread(pipe).unwrap_or(0) == 0;
-                if is_still(before, now) && pipes.iter().all(is_empty) {
-                    return;
-                }
-                before = now;
-            }
+        if ends.recv_timeout(LAST_OUTPUT).is_ok() {
+            ended += 1;
+            continue;
         }
+        let now = moves.load(Ordering::Acquire);
+        if is_still(before, now) && pipes.iter().all(is_empty) {
+            return;
+        }
+        before = now;
     }
 }
 

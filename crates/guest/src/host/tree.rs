@@ -19,21 +19,21 @@ const RECORD_MAX: usize = 8192;
 const SHOWN_MAX: usize = 40;
 
 /// The root folder of a machine, or of a recorded tree.
-pub(super) struct Tree<'a>(pub(super) &'a Path);
+pub(crate) struct Tree<'a>(pub(crate) &'a Path);
 
 impl Tree<'_> {
     /// Returns true if there is something of this name.
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub(crate) fn has(&self, path: &str) -> bool {
         self.0.join(path).exists()
     }
 
     /// Opens a device for reading and writing, as QEMU does.
-    pub(super) fn device(&self, path: &str) -> io::Result<()> {
+    pub(crate) fn device(&self, path: &str) -> io::Result<()> {
         open(&self.0.join(path), true).map(drop)
     }
 
     /// Returns the text of a file, or the beginning of it; `None` if it cannot be read.
-    pub(super) fn text(&self, path: &str) -> Option<String> {
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
         let mut bytes = Vec::new();
         let file = open(&self.0.join(path), false).ok()?;
         file.take(TEXT_MAX).read_to_end(&mut bytes).ok()?;
@@ -41,13 +41,15 @@ impl Tree<'_> {
     }
 
     /// Returns the number that a file consists of.
-    pub(super) fn number(&self, path: &str) -> Option<u64> {
+    pub(crate) fn number(&self, path: &str) -> Option<u64> {
         self.text(path)?.trim().parse().ok()
     }
 
-    /// Returns the records of the kernel's log so far; empty if it cannot be read.
-    pub(super) fn kernel_log(&self) -> String {
-        kernel_log(&self.0.join("dev/kmsg"))
+    /// Returns the rest of a file's first line that begins so.
+    pub(crate) fn after(&self, path: &str, start: &str) -> Option<String> {
+        let text = self.text(path)?;
+        let rest = text.lines().find_map(|line| line.strip_prefix(start));
+        rest.map(str::to_owned)
     }
 }
 
@@ -73,11 +75,8 @@ pub(crate) fn kernel_log(path: &Path) -> String {
 fn open(path: &Path, is_written: bool) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let mut options = OpenOptions::new();
-    let file = options
-        .read(true)
-        .write(is_written)
-        .custom_flags(flags)
-        .open(path)?;
+    options.read(true).write(is_written).custom_flags(flags);
+    let file = options.open(path)?;
     let kind = file.metadata()?.file_type();
     match kind.is_file() || kind.is_char_device() {
         true => Ok(file),
@@ -86,7 +85,7 @@ fn open(path: &Path, is_written: bool) -> io::Result<File> {
 }
 
 /// Returns the beginning of a value without what could drive a terminal.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let safe = text.chars().take(SHOWN_MAX).flat_map(char::escape_debug);
     safe.collect()
 }

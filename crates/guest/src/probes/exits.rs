@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
-use super::recorder::lost_events;
+use super::tracefs::{threads, Tracefs};
 
 /// The modelled cost of a world switch in cycles, which the published breakdown adds to each exit:
 /// that of an ordinary VM and of a confidential one.
@@ -91,15 +91,13 @@ impl Exits {
                 exits.unread += 1;
                 continue;
             };
+            if !threads.contains(&thread) {
+                threads.push(thread);
+            }
             let named = body.strip_prefix("vcpu ").and_then(|it| it.split_once(' '));
             let named = named.and_then(|(vcpu, _)| vcpu.parse().ok());
-            let vcpu = named.unwrap_or_else(|| {
-                let place = threads.iter().position(|it| *it == thread);
-                place.unwrap_or_else(|| {
-                    threads.push(thread);
-                    threads.len() - 1
-                }) as u32
-            });
+            let place = threads.iter().position(|it| *it == thread);
+            let vcpu: u32 = named.unwrap_or(place.unwrap_or(0) as u32);
             let reason = name.trim_start_matches("EXIT_REASON_");
             let reason = reason.trim_start_matches("EXIT_").to_ascii_lowercase();
             let of_vcpu = exits.vcpus.entry(vcpu).or_default();
@@ -117,22 +115,16 @@ impl Exits {
     /// # Errors
     /// There is no `trace`, or its clock is not `x86-tsc`.
     pub fn below(folder: &Path) -> io::Result<Exits> {
-        let clock = fs::read_to_string(folder.join("trace_clock"))?;
+        let trace = Tracefs(folder.to_owned());
+        let clock = trace.text("trace_clock")?;
         if !clock.contains("[x86-tsc]") {
-            let found = clock.trim();
-            return Err(io::Error::other(format!(
-                "trace_clock: found \"{found}\", expected [x86-tsc]"
-            )));
+            let found = format!("found \"{}\", expected [x86-tsc]", clock.trim());
+            return Err(io::Error::other(format!("trace_clock: {found}")));
         }
-        let format = fs::read_to_string(folder.join("events/kvm/kvm_exit/format"))?;
-        let text = fs::read_to_string(folder.join("trace"))?;
-        let mut exits = Exits::parse(&text, &numbers(&format));
-        let mut lost = 0;
-        for cpu in fs::read_dir(folder.join("per_cpu"))?.flatten() {
-            lost += lost_events(&fs::read_to_string(cpu.path().join("stats"))?);
-        }
+        let format = trace.text("events/kvm/kvm_exit/format")?;
+        let mut exits = Exits::parse(&trace.text("trace")?, &numbers(&format));
         // The text has marks for some of the same.
-        exits.lost = exits.lost.max(lost);
+        exits.lost = exits.lost.max(trace.lost()?);
         Ok(exits)
     }
 
@@ -141,34 +133,21 @@ impl Exits {
         let all = self.vcpus.values().flat_map(BTreeMap::values);
         all.map(|exit| exit.count).sum()
     }
-
-    /// Returns all cycles, with a cost of a world switch for each exit.
-    pub fn cycles(&self, switch: u64) -> u64 {
-        let all = self.vcpus.values().flat_map(BTreeMap::values);
-        all.map(|exit| exit.cycles + exit.count * switch).sum()
-    }
 }
 
 /// Reads `COMMAND-THREAD [CPU] FLAGS TIME: EVENT: …`; a command may have spaces and hyphens.
 fn head(line: &str) -> Option<(u32, u64, &str)> {
     let (head, rest) = line.split_once(": kvm_e")?;
     let (task, _) = head.split_once(" [")?;
-    let thread = task
-        .rsplit_once('-')?
-        .1
-        .split_whitespace()
-        .next()?
-        .parse()
-        .ok()?;
+    let (_, thread) = task.rsplit_once('-')?;
+    let thread = thread.split_whitespace().next()?.parse().ok()?;
     let time = head.rsplit_once(' ')?.1.parse().ok()?;
     Some((thread, time, rest.split_once(": ")?.1))
 }
 
 /// The tracepoints of a guest on this machine, in an instance of tracefs of their own, which ends
 /// with this value.
-pub struct Watch {
-    folder: PathBuf,
-}
+pub struct Watch(Tracefs);
 
 /// The buffer of each of the host's processors.
 const BUFFER_KIB: usize = 32 << 10;
@@ -179,35 +158,29 @@ impl Watch {
     /// # Errors
     /// The kernel has no such tracepoints, or not for this user: in words.
     pub fn start(tracefs: &Path, process: u32) -> Result<Watch, String> {
-        let shown = tracefs.display();
-        let instances = tracefs.join("instances");
         if !tracefs.join("events/kvm/kvm_exit").is_dir() {
             return Err(format!(
-                "{shown} has no events/kvm/kvm_exit: mount tracefs there, as root, with KVM's \
-                 module loaded"
+                "{} has no events/kvm/kvm_exit: mount tracefs there, as root, with KVM's module \
+                 loaded",
+                tracefs.display()
             ));
         }
+        let instances = tracefs.join("instances");
         remove_stale(&instances);
         let folder = instances.join(format!("tare-{}", std::process::id()));
         let made = fs::create_dir(&folder);
         made.map_err(|error| format!("{}: {error}", folder.display()))?;
-        let watch = Watch { folder };
-        let threads = fs::read_dir(format!("/proc/{process}/task"))
-            .into_iter()
-            .flatten();
-        let threads = threads
-            .flatten()
-            .filter_map(|it| it.file_name().into_string().ok());
-        let threads: Vec<String> = threads.collect();
+        let watch = Watch(Tracefs(folder));
+        let threads = threads(&process.to_string()).join(" ");
         for (name, text) in [
             ("trace_clock", "x86-tsc"),
             ("buffer_size_kb", &BUFFER_KIB.to_string()),
-            ("set_event_pid", &threads.join(" ")),
+            ("set_event_pid", &threads),
             ("events/kvm/kvm_entry/enable", "1"),
             ("events/kvm/kvm_exit/enable", "1"),
         ] {
-            let path = watch.folder.join(name);
-            fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+            let put = watch.0.put(name, text);
+            put.map_err(|error| error.to_string())?;
         }
         Ok(watch)
     }
@@ -215,11 +188,16 @@ impl Watch {
     /// Ends it.
     ///
     /// # Errors
-    /// What was recorded cannot be read: in words.
+    /// What was recorded cannot be read, or has no exit: in words.
     pub fn finish(self) -> Result<Exits, String> {
-        let stopped = fs::write(self.folder.join("tracing_on"), "0");
-        let read = stopped.and_then(|()| Exits::below(&self.folder));
-        read.map_err(|error| format!("{}: {error}", self.folder.display()))
+        let stopped = self.0.put("tracing_on", "0");
+        let exits = stopped.and_then(|()| Exits::below(&self.0 .0));
+        let exits = exits.map_err(|error| error.to_string())?;
+        // A guest without exits has not run, but KVM is not always a module that has the events.
+        match exits.count() + exits.lost + exits.unread {
+            0 => Err("the kernel has reported no exit: its KVM does not tell of them".into()),
+            _ => Ok(exits),
+        }
     }
 }
 
@@ -228,9 +206,8 @@ fn remove_stale(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix("tare-"));
-        let is_stale = process
-            .is_some_and(|it| it.parse::<u32>().is_ok() && !Path::new("/proc").join(it).exists());
-        if is_stale {
+        let is_gone = |it: &str| it.parse::<u32>().is_ok() && !Path::new("/proc").join(it).exists();
+        if process.is_some_and(is_gone) {
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -238,7 +215,7 @@ fn remove_stale(instances: &Path) {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.folder);
+        let _ = fs::remove_dir(&self.0 .0);
     }
 }
 

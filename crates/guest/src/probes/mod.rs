@@ -10,6 +10,7 @@ pub mod exits;
 mod pages;
 mod recorder;
 mod spans;
+mod tracefs;
 
 use serde::{Deserialize, Serialize};
 
@@ -56,17 +57,18 @@ impl Category {
 
     /// Returns the name in the breakdown.
     pub const fn name(self) -> &'static str {
-        match self {
-            Category::SlotFind => "swiotlb_find",
-            Category::BounceCopy => "swiotlb_memcpy",
-            Category::SlotRelease => "swiotlb_release",
-            Category::PacketIn => "netrx",
-            Category::PacketOut => "tcp_send",
-            Category::Tls => "tls",
-            Category::Recorder => "recorder",
-            Category::Application => "application",
-            Category::Idle => "idle",
-        }
+        const NAMES: [&str; Category::ALL.len()] = [
+            "swiotlb_find",
+            "swiotlb_memcpy",
+            "swiotlb_release",
+            "netrx",
+            "tcp_send",
+            "tls",
+            "recorder",
+            "application",
+            "idle",
+        ];
+        NAMES[self as usize]
     }
 }
 
@@ -117,16 +119,15 @@ pub struct Recording {
 }
 
 impl Recording {
+    fn probes(&self, category: Category) -> impl Iterator<Item = &Probe> {
+        let name = category.name();
+        self.probes.iter().filter(move |it| it.category == name)
+    }
+
     /// Returns the calls of a category, as the kernel counted them; `None` if none of its functions
     /// has a probe.
     pub fn calls(&self, category: Category) -> Option<u64> {
-        let of_category = |probe: &&Probe| probe.category == category.name();
-        let missed: u64 = self
-            .probes
-            .iter()
-            .filter(of_category)
-            .map(|it| it.missed)
-            .sum();
+        let missed: u64 = self.probes(category).map(|it| it.missed).sum();
         Some(self.hits(category)? + missed)
     }
 
@@ -137,22 +138,18 @@ impl Recording {
 
     /// The same by processor.
     pub fn by_cpu(&self, category: Category) -> Option<Vec<u64>> {
-        let of_category = |probe: &&Probe| probe.category == category.name();
-        let all = self.probes.iter().filter(of_category);
-        all.filter_map(|probe| probe.hits.clone())
-            .reduce(|a, b| a.iter().zip(&b).map(|(a, b)| a + b).collect())
+        let all = self.probes(category).filter_map(|it| it.hits.clone());
+        all.reduce(|a, b| a.iter().zip(&b).map(|(a, b)| a + b).collect())
     }
 
     /// Returns true if the calls of a category that the kernel counted are in its trace: it counts
     /// from a moment before the first mark to one after the last, and the trace is longer still.
     pub fn is_counted(&self, category: Category) -> bool {
         let at = category as usize;
-        let sum = |entries: fn(&Times) -> &[u64]| -> u64 {
-            self.cpus.iter().map(|cpu| entries(cpu)[at]).sum()
-        };
-        let (inside, spans) = (sum(|cpu| &cpu.inside), sum(|cpu| &cpu.spans));
-        self.hits(category)
-            .is_none_or(|hits| (inside..=spans).contains(&hits))
+        let inside: u64 = self.cpus.iter().map(|cpu| cpu.inside[at]).sum();
+        let spans: u64 = self.cpus.iter().map(|cpu| cpu.spans[at]).sum();
+        let hits = self.hits(category);
+        hits.is_none_or(|hits| (inside..=spans).contains(&hits))
     }
 
     /// Returns the cycles of some categories on all processors.

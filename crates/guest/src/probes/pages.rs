@@ -52,18 +52,12 @@ pub(super) fn parse(
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
     };
     let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
-    let cut = |at: usize| {
-        format!(
-            "a page of the trace is cut off at byte {at} of {}",
-            page.len()
-        )
-    };
-    let (started, commit) = (
-        long(0).ok_or_else(|| cut(0))?,
-        long(8).ok_or_else(|| cut(8))?,
-    );
+    let len = page.len();
+    let cut = |at: usize| format!("a page of the trace is cut off at byte {at} of {len}");
+    let started = long(0).ok_or_else(|| cut(0))?;
+    let commit = long(8).ok_or_else(|| cut(8))?;
     let end = HEADER + (commit & LENGTH) as usize;
-    if end > page.len() {
+    if end > len {
         return Err(cut(end));
     }
     if commit & MISSED != 0 {

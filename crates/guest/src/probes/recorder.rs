@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread;
@@ -17,6 +16,7 @@ use rustix::thread::{sched_setaffinity, CpuSet};
 
 use super::pages::{self, Meaning, BEGIN, END, PAGE};
 use super::spans::Accounts;
+use super::tracefs::{threads, Tracefs};
 use super::{Probe, Recording, FUNCTIONS};
 
 const FOLDER: &str = "/sys/kernel/tracing";
@@ -61,14 +61,10 @@ pub fn record(
     let mut accounts = Accounts::new(cpus, recorders());
     let mut pipes = Vec::new();
     for cpu in 0..cpus {
-        let flags = OFlags::NONBLOCK.bits() as i32;
+        let mut options = OpenOptions::new();
+        options.custom_flags(OFlags::NONBLOCK.bits() as i32);
         let path = trace.path(&format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
-        pipes.push(
-            OpenOptions::new()
-                .read(true)
-                .custom_flags(flags)
-                .open(path)?,
-        );
+        pipes.push(options.read(true).open(path)?);
     }
     let meanings = trace.meanings(&probes)?;
     let mut drain = |accounts: &mut Accounts, is_last| -> io::Result<()> {
@@ -80,7 +76,7 @@ pub fn record(
     };
     trace.put("tracing_on", "1")?;
     trace.put(&format!("events/{SWITCH}/enable"), "1")?;
-    trace.switch_probes("1")?;
+    trace.put(&format!("events/{GROUP}/enable"), "1")?;
     trace.histograms(&probes, HISTOGRAM)?;
     trace.mark(cpus, BEGIN)?;
     // The marks are safe, whatever is overwritten under load.
@@ -93,24 +89,22 @@ pub fn record(
     // What the kernel counts is between what is between the marks and what is in the trace.
     trace.mark(cpus, END)?;
     trace.histograms(&probes, &format!("{HISTOGRAM}:pause"))?;
-    trace.switch_probes("0")?;
+    trace.put(&format!("events/{GROUP}/enable"), "0")?;
     trace.put("tracing_on", "0")?;
     drain(&mut accounts, true)?;
-    let recording = trace.finish(probes, cpus, accounts)?;
+    let recording = trace.finish(probes, accounts)?;
     trace.clear()?;
     Ok(recording)
 }
 
 /// The threads of this process and of the agent, which is the first process.
 fn recorders() -> Vec<i32> {
-    let folders = ["/proc/self/task", "/proc/1/task"];
-    let entries = folders
-        .into_iter()
-        .flat_map(fs::read_dir)
-        .flatten()
-        .flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.collect()
+    let of = |process| {
+        threads(process)
+            .into_iter()
+            .filter_map(|it| it.parse().ok())
+    };
+    ["self", "1"].into_iter().flat_map(of).collect()
 }
 
 fn read(
@@ -133,33 +127,7 @@ fn read(
     Ok(())
 }
 
-/// The folder of tracefs.
-struct Tracefs(PathBuf);
-
 impl Tracefs {
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn named<T>(&self, name: &str, result: io::Result<T>) -> io::Result<T> {
-        let path = self.path(name);
-        result.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-    }
-
-    /// Writes to a file as it is: one that is opened to be empty loses its triggers.
-    fn put(&self, name: &str, text: &str) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.path(name));
-        self.named(name, file.and_then(|mut it| it.write_all(text.as_bytes())))
-    }
-
-    fn empty(&self, name: &str) -> io::Result<()> {
-        self.named(name, fs::write(self.path(name), ""))
-    }
-
-    fn text(&self, name: &str) -> io::Result<String> {
-        self.named(name, fs::read_to_string(self.path(name)))
-    }
-
     /// Removes all probes.
     fn clear(&self) -> io::Result<()> {
         self.put("tracing_on", "0")?;
@@ -180,56 +148,35 @@ impl Tracefs {
         self.put("buffer_size_kb", &BUFFER_KIB.to_string())?;
         let probes = FUNCTIONS.into_iter().enumerate();
         let probes = probes.map(|(n, (category, names))| {
-            let mut reason = String::new();
-            for name in names {
-                match self.add(n, name) {
-                    Ok(()) => {
-                        return Probe {
-                            category: category.name().into(),
-                            function: (*name).into(),
-                            hits: Some(vec![0; cpus]),
-                            missed: 0,
-                            reason: None,
-                        }
-                    }
-                    Err(error) if is_absent(&error) => {
-                        reason = "the guest's kernel has no such function: it is not loaded, \
-                                  has another name, or is inlined"
-                            .into();
-                    }
-                    Err(error) => reason = error.to_string(),
-                }
-            }
-            Probe {
+            let mut probe = Probe {
                 category: category.name().into(),
                 function: names.join(" or "),
                 hits: None,
                 missed: 0,
-                reason: Some(reason),
+                reason: None,
+            };
+            for name in names {
+                match self.add(n, name) {
+                    Ok(()) => {
+                        probe.function = (*name).into();
+                        probe.hits = Some(vec![0; cpus]);
+                        probe.reason = None;
+                        break;
+                    }
+                    Err(error) if is_absent(&error) => probe.reason = Some(ABSENT.into()),
+                    Err(error) => probe.reason = Some(error.to_string()),
+                }
             }
+            probe
         });
         Ok(probes.collect())
     }
 
     /// Adds a probe at the entry of a function and one at its return.
     fn add(&self, n: usize, function: &str) -> io::Result<()> {
-        let lines = [
-            format!("p:{GROUP}/in{n} {function}\n"),
-            format!("r{RETURNS_MAX}:{GROUP}/out{n} {function}\n"),
-        ];
-        let name = "kprobe_events";
-        for line in lines {
-            let file = OpenOptions::new().append(true).open(self.path(name));
-            self.named(
-                name,
-                file.and_then(|mut file| file.write_all(line.as_bytes())),
-            )?;
-        }
-        Ok(())
-    }
-
-    fn switch_probes(&self, state: &str) -> io::Result<()> {
-        self.put(&format!("events/{GROUP}/enable"), state)
+        self.append("kprobe_events", &format!("p:{GROUP}/in{n} {function}\n"))?;
+        let at_return = format!("r{RETURNS_MAX}:{GROUP}/out{n} {function}\n");
+        self.append("kprobe_events", &at_return)
     }
 
     fn histograms(&self, probes: &[Probe], text: &str) -> io::Result<()> {
@@ -258,12 +205,12 @@ impl Tracefs {
         let mut meanings = HashMap::new();
         meanings.insert(self.number(SWITCH)?, Meaning::Switch);
         meanings.insert(self.number("ftrace/print")?, Meaning::Mark(MARK_AT));
-        for (n, (category, _)) in FUNCTIONS.into_iter().enumerate() {
-            if probes[n].hits.is_some() {
-                let (enter, leave) = (format!("{GROUP}/in{n}"), format!("{GROUP}/out{n}"));
-                meanings.insert(self.number(&enter)?, Meaning::Enter(category));
-                meanings.insert(self.number(&leave)?, Meaning::Leave(category));
-            }
+        let probed = FUNCTIONS.into_iter().zip(probes).enumerate();
+        for (n, ((category, _), _)) in probed.filter(|(_, (_, probe))| probe.hits.is_some()) {
+            let enter = self.number(&format!("{GROUP}/in{n}"))?;
+            let leave = self.number(&format!("{GROUP}/out{n}"))?;
+            meanings.insert(enter, Meaning::Enter(category));
+            meanings.insert(leave, Meaning::Leave(category));
         }
         Ok(meanings)
     }
@@ -272,43 +219,38 @@ impl Tracefs {
     fn number(&self, event: &str) -> io::Result<u16> {
         let name = format!("events/{event}/format");
         let text = self.text(&name)?;
-        let number = text
-            .lines()
-            .find_map(|line| line.strip_prefix("ID:")?.trim().parse().ok());
+        let mut lines = text.lines();
+        let number = lines.find_map(|line| line.strip_prefix("ID:")?.trim().parse().ok());
         number.ok_or_else(|| io::Error::other(format!("{name}: found no line \"ID: number\"")))
     }
 
     /// Reads what the kernel counted.
-    fn finish(
-        &self,
-        mut probes: Vec<Probe>,
-        cpus: usize,
-        accounts: Accounts,
-    ) -> io::Result<Recording> {
-        for (n, probe) in probes.iter_mut().enumerate() {
-            if probe.hits.is_some() {
-                let name = format!("events/{GROUP}/in{n}/hist");
-                let hits = hits(&self.text(&name)?, cpus);
-                probe.hits = Some(self.named(&name, hits.map_err(io::Error::other))?);
-            }
-        }
+    fn finish(&self, mut probes: Vec<Probe>, accounts: Accounts) -> io::Result<Recording> {
+        let unmatched = accounts.unmatched;
+        let cpus = accounts.times();
         let profile = self.text("kprobe_profile")?;
         for (n, probe) in probes.iter_mut().enumerate() {
             probe.missed = missed(&profile, &format!("in{n}"));
-        }
-        let mut lost = 0;
-        for cpu in 0..cpus {
-            lost += lost_events(&self.text(&format!("per_cpu/cpu{cpu}/stats"))?);
+            if probe.hits.is_some() {
+                let name = format!("events/{GROUP}/in{n}/hist");
+                let hits = hits(&self.text(&name)?, cpus.len());
+                probe.hits = Some(self.named(&name, hits.map_err(io::Error::other))?);
+            }
         }
         Ok(Recording {
             probes,
-            lost,
+            lost: self.lost()?,
             missed: missed(&profile, "out"),
-            unmatched: accounts.unmatched,
-            cpus: accounts.times(),
+            unmatched,
+            cpus,
         })
     }
 }
+
+/// The reason why a function has no probe.
+const ABSENT: &str =
+    "the guest's kernel has no such function: it is not loaded, has another name, \
+                      or is inlined";
 
 /// Returns true if a probe was refused as there is no such function: ENOENT of Linux 6.1, EINVAL of
 /// 6.12.
@@ -342,30 +284,21 @@ fn hits(text: &str, cpus: usize) -> Result<Vec<u64>, String> {
     }
 }
 
-/// Returns the events that a processor's buffer had no room for, from its `stats`.
-pub(super) fn lost_events(stats: &str) -> u64 {
-    let names = ["overrun", "dropped events", "commit overrun"];
-    let lines = stats.lines().filter_map(|line| line.split_once(':'));
-    let counts = lines.filter(|(name, _)| names.contains(&name.trim()));
-    counts
-        .filter_map(|(_, count)| count.trim().parse::<u64>().ok())
-        .sum()
-}
-
 /// Returns the misses of probes whose names begin so, from `kprobe_profile`: name, hits, misses.
 /// The two probes of a call are missed together where an interrupt hits them in the middle of
 /// another, and the one at its return alone where too many calls wait for theirs.
 fn missed(profile: &str, name: &str) -> u64 {
-    let lines = profile
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let lines = lines.filter(|words| words.first().is_some_and(|it| it.starts_with(name)));
-    let misses = lines.filter_map(|words| words.get(2)?.parse::<u64>().ok());
+    let misses = profile.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_named = words.first()?.starts_with(name);
+        is_named.then(|| words.get(2)?.parse::<u64>().ok())?
+    });
     misses.sum()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tracefs::lost_events;
     use super::*;
     use crate::probes::Category;
 

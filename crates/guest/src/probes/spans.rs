@@ -142,11 +142,8 @@ impl Accounts {
             Kind::Switch => {}
             Kind::Lost(_) => {
                 // Any task may have returned on this processor meanwhile.
-                self.unmatched += self
-                    .open
-                    .values()
-                    .map(|open| open.len() as u64)
-                    .sum::<u64>();
+                let open = self.open.values().map(|open| open.len() as u64);
+                self.unmatched += open.sum::<u64>();
                 self.open.clear();
             }
             Kind::Enter(category) => {
@@ -160,12 +157,9 @@ impl Accounts {
                 open.push(category);
             }
             Kind::Leave(category) => {
-                let open = self.open.get_mut(&key);
-                let place = open
-                    .as_ref()
-                    .and_then(|it| it.iter().rposition(|it| *it == category));
+                let open = self.open.entry(key).or_default();
                 // Spans inside have ended, too.
-                let (Some(open), Some(place)) = (open, place) else {
+                let Some(place) = open.iter().rposition(|it| *it == category) else {
                     self.unmatched += 1;
                     return;
                 };

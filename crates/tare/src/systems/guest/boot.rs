@@ -1,26 +1,22 @@
 //! `tare guest boot`: a guest for a shell or a command.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Read, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context as _};
+use anyhow::{ensure, Context as _};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
-use tare_guest::accelerator::{choose, Choice};
-use tare_guest::agent::Exit;
+use serde_json::json;
+use tare_guest::accelerator::try_kvm;
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
-use tare_guest::{Accelerator, Evidence, Flavour, Guest, Hardware, Limits, Network, Stream};
+use tare_guest::{Accelerator, Flavour, Guest, Hardware, Network, Stream};
 
 use crate::size::parse_bytes;
 use crate::terminal;
 
 const MIB: u64 = 1 << 20;
-
-/// The most bytes of a stream that a report has.
-const REPORTED_MAX: usize = 64 << 20;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -50,9 +46,9 @@ pub(crate) struct Args {
     /// A program of this machine that the guest has too, by name or path; may be given many times
     #[arg(long, value_name = "PROGRAM")]
     program: Vec<String>,
-    /// The accelerator: auto, kvm or tcg
-    #[arg(long, value_enum, default_value_t = Acceleration::Auto, value_name = "NAME")]
-    accelerator: Acceleration,
+    /// The accelerator: auto (kvm if it boots a guest in 6 s, else tcg), kvm, tcg (emulated)
+    #[arg(long, default_value = "auto", value_name = "NAME", value_parser = ["auto", "kvm", "tcg"], hide_possible_values = true)]
+    accelerator: String,
     /// The longest time until the guest is ready, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
     boot_limit: u64,
@@ -74,45 +70,25 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Acceleration {
-    /// KVM if it boots a guest in 6 s, else emulated
-    Auto,
-    /// By the processor
-    Kvm,
-    /// Emulated
-    Tcg,
-}
-
-/// The report of a guest.
-#[derive(Serialize)]
-struct Report<'a> {
-    flavour: &'static str,
-    accelerator: &'static str,
-    /// True if times mean nothing.
-    emulated: bool,
-    /// The reason why it is emulated.
-    reason: Option<&'a str>,
-    boot_seconds: f64,
-    command_seconds: f64,
-    evidence: &'a Evidence,
-    exit: Exit,
-    stdout: String,
-    stderr: String,
-}
-
 /// Boots a guest, runs the command, and returns its exit status.
 ///
 /// # Errors
 /// There is no guest, or it ends early.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let memory_mib = memory(args.memory)?;
-    let kernel = match (&args.kernel, &args.modules) {
-        (Some(image), Some(modules)) => Kernel {
-            image: image.clone(),
-            modules: modules.clone(),
-        },
-        _ => Kernel::installed()?,
+    let memory_mib = u32::try_from(args.memory / MIB).unwrap_or(u32::MAX);
+    ensure!(
+        u64::from(memory_mib) * MIB == args.memory,
+        "--memory: found {} bytes, expected a whole number of MiB, such as 512Mi",
+        args.memory
+    );
+    let network = match args.network.as_str() {
+        "none" => Network::None,
+        "user" => Network::User,
+        tap => Network::Tap(tap.to_owned()),
+    };
+    let kernel = match args.kernel.clone().zip(args.modules.clone()) {
+        Some((image, modules)) => Kernel { image, modules },
+        None => Kernel::installed()?,
     };
     let agent = std::env::current_exe().context("the path of this program")?;
     let mut initramfs = Initramfs::new(&agent, &kernel)?;
@@ -122,47 +98,32 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let image = initramfs.in_memory().context("the initramfs")?;
 
     let progress = bar();
-    let Choice {
-        accelerator,
-        reason,
-    } = match args.accelerator {
-        Acceleration::Auto => {
-            progress.set_message("looking whether KVM boots a guest");
-            choose(&kernel, image.path())
-        }
-        Acceleration::Kvm => Choice {
-            accelerator: Accelerator::Kvm,
-            reason: None,
-        },
-        Acceleration::Tcg => Choice {
-            accelerator: Accelerator::Emulated,
-            reason: Some("asked for by --accelerator".into()),
-        },
+    progress.set_message("looking whether KVM boots a guest");
+    let reason = match args.accelerator.as_str() {
+        "kvm" => None,
+        "tcg" => Some("asked for by --accelerator".into()),
+        _ => try_kvm(&kernel, image.path()).err(),
     };
+    let accelerator = Accelerator::for_times(reason.is_none());
     let hardware = Hardware {
         flavour: args.flavour,
         vcpus: args.vcpus,
         memory_mib,
-        network: network(&args.network),
+        network,
         accelerator,
     };
-    let limits = Limits {
-        boot: Duration::from_secs(args.boot_limit),
-    };
+    let limit = Duration::from_secs(args.boot_limit);
     progress.set_message(format!("booting a guest ({}, {accelerator})", args.flavour));
-    let booted = Guest::boot(&hardware, &kernel, image.path(), &limits);
+    let booted = Guest::boot(&hardware, &kernel, image.path(), limit);
     progress.finish_and_clear();
     let mut guest = booted?;
     if !args.json {
-        let seconds = guest.boot_time().as_secs_f64();
-        let emulated = match accelerator {
-            Accelerator::Kvm => "",
-            Accelerator::Emulated => ", emulated: times mean nothing",
-        };
+        let (flavour, seconds) = (args.flavour, guest.boot_time().as_secs_f64());
+        let emulated = ", emulated: times mean nothing";
+        let emulated = reason.as_ref().map_or("", |_| emulated);
         let release = &guest.evidence().kernel;
         terminal::say(&format!(
-            "tare: guest {} with Linux {release}, ready after {seconds:.1} s{emulated}",
-            args.flavour
+            "tare: guest {flavour} with Linux {release}, ready after {seconds:.1} s{emulated}"
         ));
     }
     finish(args, &mut guest, reason.as_deref())
@@ -174,77 +135,51 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
         true => vec!["/bin/sh", "-i"],
         false => args.command.iter().map(String::as_str).collect(),
     };
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut closed = Ok(());
-    let limit = args.limit.map(Duration::from_secs);
-    let began = Instant::now();
-    let output = |stream, bytes: &[u8]| {
-        if args.json {
-            let to = match stream {
-                Stream::Output => &mut stdout,
-                Stream::Errors => &mut stderr,
-            };
-            // One byte more, to know that there was more.
-            let room = (REPORTED_MAX + 1).saturating_sub(to.len());
-            to.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
-            return;
-        }
-        let written = match stream {
-            Stream::Output => {
-                let mut to = io::stdout().lock();
-                to.write_all(bytes).and_then(|()| to.flush())
-            }
-            Stream::Errors => io::stderr().lock().write_all(bytes),
-        };
-        if closed.is_ok() {
-            closed = written;
-        }
-    };
     // A command that is not interactive does not take what the shell around it reads next.
-    let exit = match args.command.is_empty() || !io::stdin().is_terminal() {
-        true => guest.run(&words, io::stdin(), limit, output)?,
-        false => guest.run(&words, io::empty(), limit, output)?,
+    let input: Box<dyn Read + Send> = match args.command.is_empty() || !io::stdin().is_terminal() {
+        true => Box::new(io::stdin()),
+        false => Box::new(io::empty()),
     };
-    if stdout.len().max(stderr.len()) > REPORTED_MAX {
-        bail!("--json: found more than 64 MiB of output: leave it out, or redirect the command's");
-    }
-    if args.json {
-        let report = Report {
-            flavour: args.flavour.name(),
-            accelerator: guest.accelerator().name(),
-            emulated: guest.accelerator() == Accelerator::Emulated,
-            reason,
-            boot_seconds: guest.boot_time().as_secs_f64(),
-            command_seconds: began.elapsed().as_secs_f64(),
-            evidence: guest.evidence(),
-            exit,
-            stdout: String::from_utf8_lossy(&stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&stderr).into_owned(),
-        };
-        terminal::print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
-    }
-    closed?;
-    let code = match (exit.status, exit.signal) {
-        (Some(status), _) => status,
-        // The guest's word: it may be any number.
-        (None, signal) => signal.unwrap_or(0).saturating_add(128),
+    let limit = args.limit.map(Duration::from_secs);
+    let exit = if args.json {
+        let began = Instant::now();
+        let (exit, output) = guest.capture(&words, input, limit)?;
+        let report = json!({
+            "flavour": args.flavour.name(),
+            "accelerator": guest.accelerator().name(),
+            // True if times mean nothing, with the reason.
+            "emulated": guest.accelerator() == Accelerator::Emulated,
+            "reason": reason,
+            "boot_seconds": guest.boot_time().as_secs_f64(),
+            "command_seconds": began.elapsed().as_secs_f64(),
+            "evidence": guest.evidence(),
+            "exit": exit,
+            "stdout": String::from_utf8_lossy(&output.stdout),
+            "stderr": String::from_utf8_lossy(&output.stderr),
+        });
+        terminal::print(&format!("{report:#}\n"))?;
+        exit
+    } else {
+        let mut closed = Ok(());
+        let exit = guest.run(&words, input, limit, |stream, bytes| {
+            let written = match stream {
+                Stream::Output => {
+                    let mut to = io::stdout().lock();
+                    to.write_all(bytes).and_then(|()| to.flush())
+                }
+                Stream::Errors => io::stderr().lock().write_all(bytes),
+            };
+            if closed.is_ok() {
+                closed = written;
+            }
+        })?;
+        closed?;
+        exit
     };
+    // The guest's word: it may be any number.
+    let of_signal = exit.signal.unwrap_or(0).saturating_add(128);
+    let code = exit.status.unwrap_or(of_signal);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
-}
-
-fn memory(bytes: u64) -> anyhow::Result<u32> {
-    match u32::try_from(bytes / MIB) {
-        Ok(mib) if bytes.is_multiple_of(MIB) => Ok(mib),
-        _ => bail!("--memory: found {bytes} bytes, expected a whole number of MiB, such as 512Mi"),
-    }
-}
-
-fn network(name: &str) -> Network {
-    match name {
-        "none" => Network::None,
-        "user" => Network::User,
-        tap => Network::Tap(tap.to_owned()),
-    }
 }
 
 /// A line on the terminal that shows what is waited for.

@@ -19,37 +19,30 @@ const DASH: &str = "–";
 
 /// Returns the table in at most `width` columns; `None` if the run has nothing of it.
 pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
-    let timed = Rates::of(run, TIMED)?;
-    let emulated = Rates::of(run, COUNTED);
-    let mut rows = vec![[
-        "nginx runs",
-        GENERATORS[0],
-        "of the bridge's",
-        GENERATORS[1],
-        "of the bridge's",
-        "emulated",
-    ]
-    .map(str::to_owned)];
+    run.experiments.iter().find(|it| it.id == TIMED)?;
+    let [first, second] = GENERATORS;
+    let of = "of the bridge's";
+    let heads = ["nginx runs", first, of, second, of, "emulated"];
+    let mut rows = vec![heads.map(str::to_owned)];
     let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
     for place in Place::all() {
         let mut row = vec![words(place).to_owned()];
         for generator in GENERATORS {
-            let cell = timed.cell(place, Some(generator));
+            let cell = find(run, TIMED, place, Some(generator));
             row.push(cell.map_or(DASH.into(), rate));
-            let reference = timed.cell(Place::Bridge, Some(generator));
+            let reference = find(run, TIMED, Place::Bridge, Some(generator));
             let share = cell.zip(reference).and_then(|(of, to)| share(of, to));
             row.push(share.unwrap_or(DASH.into()));
             if let Some(reason) = cell.and_then(|cell| cell.reason.as_ref()) {
                 note(&mut reasons, reason, words(place));
             }
         }
-        let cell = emulated.as_ref().and_then(|rates| rates.cell(place, None));
         // On the host nothing is emulated, and the column is of guests alone.
-        let cell = cell.filter(|_| place.flavour().is_some());
+        let guest = place.flavour();
+        let cell = guest.and_then(|_| find(run, COUNTED, place, None));
         row.push(cell.map_or(DASH.into(), rate));
         rows.push(row.try_into().ok()?);
     }
-    let has_emulated = rows[1..].iter().any(|row| row[5] != DASH);
     let mut lines = vec!["What a guest costs nginx here, in requests per second".to_owned()];
     lines.extend(aligned(&rows));
     let mut notes = vec![
@@ -57,7 +50,7 @@ pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
          which guests are reached, with its 95 % interval. Loopback is no reference."
             .to_owned(),
     ];
-    if has_emulated {
+    if rows[1..].iter().any(|row| row[5] != DASH) {
         notes.push(
             "Emulated: guests whose instructions a program interprets. It says that they serve, and \
              nothing of what a guest costs."
@@ -68,35 +61,25 @@ pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
         format!("Not tested {}: {reason}", places.join(", "))
     };
     notes.extend(reasons.into_iter().map(untested));
-    for note in notes {
-        lines.extend(wrapped(&note, width.max(40)));
-    }
+    let options = textwrap::Options::new(width.max(40));
+    let options = options.initial_indent("  ").subsequent_indent("    ");
+    lines.extend(notes.iter().map(|note| textwrap::fill(note, &options)));
     Some(lines.join("\n") + "\n\n")
 }
 
-/// The request rates of one experiment.
-struct Rates<'a>(Vec<&'a CellResult>);
-
-impl<'a> Rates<'a> {
-    fn of(run: &'a RunResult, id: &str) -> Option<Rates<'a>> {
-        let experiment = run.experiments.iter().find(|it| it.id == id)?;
-        let cells = experiment.cells.iter();
-        Some(Rates(
-            cells.filter(|cell| cell.metric == "request_rate").collect(),
-        ))
-    }
-
-    fn cell(&self, place: Place, generator: Option<&str>) -> Option<&'a CellResult> {
-        let is = |cell: &&&CellResult, axis: &str, name: &str| {
-            cell.at.0.get(axis).and_then(Value::as_str) == Some(name)
-        };
-        let mut cells = self.0.iter().filter(|cell| is(cell, "place", place.name()));
-        let found = match generator {
-            Some(generator) => cells.find(|cell| is(cell, "generator", generator)),
-            None => cells.next(),
-        };
-        found.copied()
-    }
+/// Returns the request rate of an experiment at a place, of one generator or of the only one.
+fn find<'a>(
+    run: &'a RunResult,
+    id: &str,
+    place: Place,
+    generator: Option<&str>,
+) -> Option<&'a CellResult> {
+    let experiment = run.experiments.iter().find(|it| it.id == id)?;
+    experiment.cells.iter().find(|cell| {
+        let at = |axis| cell.at.0.get(axis).and_then(Value::as_str);
+        let is_there = cell.metric == "request_rate" && at("place") == Some(place.name());
+        is_there && (generator.is_none() || at("generator") == generator)
+    })
 }
 
 fn words(place: Place) -> &'static str {
@@ -124,12 +107,8 @@ fn share(of: &CellResult, to: &CellResult) -> Option<String> {
     if (bytes / reference - 1.0).abs() > SAME_BYTES {
         return None;
     }
-    let rounds = |cell: &CellResult| -> Vec<Round> {
-        let rounds = cell.samples.iter();
-        rounds
-            .map(|value| value.map_or(Round::Missing, Round::Figure))
-            .collect()
-    };
+    let round = |value: &Option<f64>| value.map_or(Round::Missing, Round::Figure);
+    let rounds = |cell: &CellResult| cell.samples.iter().map(round).collect::<Vec<_>>();
     let ratios = log_ratios(&rounds(of), &rounds(to)).ok()?;
     let figures = ratios.iter().filter_map(|round| match round {
         Round::Figure(value) => Some(*value),
@@ -145,8 +124,7 @@ fn share(of: &CellResult, to: &CellResult) -> Option<String> {
 }
 
 fn note<'a>(reasons: &mut Vec<(String, Vec<&'a str>)>, reason: &str, place: &'a str) {
-    let found = reasons.iter_mut().find(|(known, _)| known == reason);
-    match found {
+    match reasons.iter_mut().find(|(known, _)| known == reason) {
         Some((_, places)) if places.contains(&place) => {}
         Some((_, places)) => places.push(place),
         None => reasons.push((reason.to_owned(), vec![place])),
@@ -169,22 +147,6 @@ fn aligned(rows: &[[String; 6]]) -> Vec<String> {
         line
     };
     rows.iter().map(line).collect()
-}
-
-/// A note in lines of at most this width, indented.
-fn wrapped(note: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in note.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if console::measure_text_width(line) + 1 + word.len() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            Some(_) => lines.push(format!("    {word}")),
-            None => lines.push(format!("  {word}")),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! may know each other's process ids and files.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,13 +19,14 @@ use tare_lab::{figures, parameters};
 
 use super::generate::{self, Remote, WORK_MAX};
 use super::legs::{Leg, Place};
-use super::service::{Identity, Service};
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
-use crate::systems::load::driver::{Generator, Server};
+use crate::systems::load::driver::{examine_size, Generator, Identity, Server, Service};
 use crate::systems::namespace;
 use crate::systems::workload::{mistake, Workload};
 
+/// The port of a server, wherever it runs.
+const PORT: u16 = 8080;
 /// The usual time until a guest serves, emulated.
 const BOOT: Duration = Duration::from_secs(4);
 /// The longest time until then.
@@ -35,7 +37,7 @@ parameters! {
     #[derive(Clone)]
     pub(crate) struct GuestParameters {
         /// where the server runs
-        place: Place = "bridge",
+        place: Place = "plain",
         /// the server
         server: Server = "nginx",
         /// true for TLS 1.3, with a certificate that is made for the trial
@@ -112,10 +114,6 @@ const FOLDER: &str = "folder";
 const SLOTS: &str = "bounce_slots";
 
 impl GuestParameters {
-    fn document(&self) -> usize {
-        self.size.0 as usize
-    }
-
     /// Bytes of all values.
     pub(super) fn store(&self) -> u64 {
         match self.server {
@@ -127,19 +125,19 @@ impl GuestParameters {
     pub(super) fn service(&self) -> anyhow::Result<Service> {
         Ok(Service {
             kind: self.server,
-            document: self.document(),
+            address: (Ipv4Addr::UNSPECIFIED, PORT).into(),
+            document: self.size.0 as usize,
             threads: self.vcpus,
             store: self.store(),
             identity: self.tls.then(Identity::new).transpose()?,
         })
     }
 
-    /// A guest whose times are judged is not emulated, which the check has seen.
-    fn accelerator(&self) -> Accelerator {
-        match self.timed {
-            true => Accelerator::Kvm,
-            false => Accelerator::Emulated,
-        }
+    /// Starts the server at a place. A guest whose times are judged is not emulated, which the
+    /// check has seen.
+    pub(super) fn leg(&self, place: Place, service: Service) -> anyhow::Result<Leg> {
+        let accelerator = Accelerator::for_times(self.timed);
+        Leg::start(place, service, self.vcpus as u16, accelerator)
     }
 }
 
@@ -155,19 +153,16 @@ impl Workload for GuestWorkload {
 
     fn examine(parameters: &GuestParameters) -> Result<(), Mistake> {
         let (generator, server) = (parameters.generator, parameters.server);
-        let expected = match (server, parameters.tls || parameters.requests > 0) {
-            (Server::Nginx, false) => "load or wrk",
-            (Server::Nginx, true) => "load with tls or a number of requests",
-            (Server::Memcached | Server::Redis, _) => "load for a store",
+        let (expected, others) = match (server, parameters.tls || parameters.requests > 0) {
+            (Server::Nginx, false) => ("load or wrk", Some(Generator::Wrk)),
+            (Server::Nginx, true) => ("load with tls or a number of requests", None),
+            (Server::Memcached | Server::Redis, _) => ("load for a store", None),
         };
-        let is_wrk = generator == Generator::Wrk && expected == "load or wrk";
-        if generator != Generator::Load && !is_wrk {
+        if generator != Generator::Load && others != Some(generator) {
             return Err(mistake("generator", generator.name(), expected));
         }
-        for (name, value, of_nginx) in [
-            ("sets", parameters.sets, 0.0),
-            ("hits", parameters.hits, 1.0),
-        ] {
+        let (sets, hits) = (parameters.sets, parameters.hits);
+        for (name, value, of_nginx) in [("sets", sets, 0.0), ("hits", hits, 1.0)] {
             if server == Server::Nginx && value != of_nginx {
                 return Err(mistake(name, value, &format!("{of_nginx} for nginx")));
             }
@@ -175,52 +170,36 @@ impl Workload for GuestWorkload {
                 return Err(mistake(name, value, "0 to 1"));
             }
         }
-        let duration = parameters.duration;
-        if generator.takes_whole_seconds() && (duration.subsec_nanos() > 0 || duration.is_zero()) {
-            let found = format!("{} s", duration.as_secs_f64());
-            return Err(mistake("duration", found.as_str(), "whole seconds for wrk"));
-        }
-        if parameters.size.0 == 0 || parameters.size.0 > 1 << 20 {
-            let found = format!("{} B", parameters.size.0);
-            return Err(mistake("size", found.as_str(), "\"1 B\" to \"1 MiB\""));
-        }
-        Ok(())
+        generator.examine_duration(parameters.duration)?;
+        examine_size("size", parameters.size)
     }
 
     fn check(parameters: &GuestParameters, machine: &Machine) -> Result<(), Missing> {
-        machine.need(Feature::Root)?;
-        for tool in Feature::network_tools() {
-            machine.need(tool)?;
-        }
-        let server = parameters.server.name();
-        machine.need(Feature::Load(server))?;
-        if parameters.tls {
-            machine.need(Feature::ServerTls(server))?;
-        }
-        if parameters.generator != Generator::Load {
-            machine.need(Feature::Load(parameters.generator.name()))?;
+        let (server, generator) = (parameters.server.name(), parameters.generator);
+        let mut needs = vec![Feature::Root];
+        needs.extend(Feature::network_tools());
+        needs.push(Feature::Load(server));
+        needs.extend(parameters.tls.then_some(Feature::ServerTls(server)));
+        let is_other = generator != Generator::Load;
+        needs.extend(is_other.then(|| Feature::Load(generator.name())));
+        for feature in needs {
+            machine.need(feature)?;
         }
         if let Some(flavour) = parameters.place.flavour() {
             machine.need_guest(flavour, parameters.timed)?;
         }
         if parameters.timed {
-            machine.need_cpus(
-                parameters.vcpus,
-                "so many processors of a guest, or threads of its server, need",
-            )?;
+            let what = "so many processors of a guest, or threads of its server, need";
+            machine.need_cpus(parameters.vcpus, what)?;
         }
         // Of a server, and QEMU beside it.
-        machine.need_memory(
-            2 * parameters.store() + (1 << 30),
-            "the server and its values need",
-        )
+        let memory = 2 * parameters.store() + (1 << 30);
+        machine.need_memory(memory, "the server and its values need")
     }
 
     fn expected(parameters: &GuestParameters) -> Option<Expected> {
-        let start = match parameters.place.flavour() {
-            Some(_) => BOOT,
-            None => Duration::from_millis(100),
-        };
+        let guest = parameters.place.flavour();
+        let start = guest.map_or(Duration::from_millis(100), |_| BOOT);
         let load = match parameters.requests {
             0 => parameters.duration,
             requests => Duration::from_micros(100) * requests.try_into().unwrap_or(u32::MAX),
@@ -232,10 +211,8 @@ impl Workload for GuestWorkload {
     }
 
     fn longest(parameters: &GuestParameters) -> Duration {
-        let work = match (parameters.requests, parameters.server) {
-            (0, Server::Nginx) => Duration::ZERO,
-            _ => WORK_MAX,
-        };
+        let has_work = parameters.requests > 0 || parameters.store() > 0;
+        let work = if has_work { WORK_MAX } else { Duration::ZERO };
         BOOT_MAX + work + parameters.duration * 4
     }
 
@@ -260,8 +237,8 @@ impl Workload for GuestWorkload {
         own.insert(FOLDER.into(), json!(folder.path()));
         let mut roles = agent.ready(own)?;
         let data = roles.remove(SERVER).context("no role server")?;
-        let remote: Remote =
-            serde_json::from_value(Json::Object(data)).context("the role server")?;
+        let remote = serde_json::from_value(Json::Object(data));
+        let remote: Remote = remote.context("the role server")?;
         namespace::within(remote.pid, || generate::fill(&remote, &parameters))?;
         agent.start()?;
         let load = namespace::within(remote.pid, || {
@@ -273,7 +250,7 @@ impl Workload for GuestWorkload {
         let slots = fs::read_to_string(folder.path().join(SLOTS))?;
         let slots: Option<u64> = serde_json::from_str(&slots).context(SLOTS)?;
         let per_response = load.report.bytes_per_response;
-        let bytes = per_response.map_or(0.0, |bytes| bytes * load.operations as f64);
+        let bytes = per_response.unwrap_or(0.0) * load.operations as f64;
         Ok(GuestTrial {
             request_rate: load.report.rate,
             latency_p50: load.report.p50,
@@ -292,30 +269,21 @@ impl Workload for GuestWorkload {
     }
 
     fn serve(_: &str, parameters: GuestParameters, agent: &mut Agent) -> Result<(), TrialError> {
-        let (place, vcpus) = (parameters.place, parameters.vcpus as u16);
         let service = parameters.service()?;
-        let accelerator = parameters.accelerator();
-        let reference = match place {
-            Place::Loopback => None,
-            _ => {
-                let mut leg = Leg::start(Place::Loopback, service.clone(), vcpus, accelerator)?;
-                Some(generate::one(&Remote::of(&mut leg), &parameters)?)
-            }
-        };
-        let mut leg = Leg::start(place, service, vcpus, accelerator)?;
+        let mut reference = None;
+        if parameters.place != Place::Loopback {
+            let mut leg = parameters.leg(Place::Loopback, service.clone())?;
+            reference = Some(generate::one(&Remote::of(&mut leg), &parameters)?);
+        }
+        let mut leg = parameters.leg(parameters.place, service)?;
         if let Some(guest) = leg.guest() {
             agent.note("guest", guest.evidence())?;
         }
-        let remote = Remote {
-            reference,
-            ..Remote::of(&mut leg)
-        };
-        let data = serde_json::to_value(&remote)?;
-        let data = data.as_object().cloned().unwrap_or_default();
+        let mut remote = Remote::of(&mut leg);
+        remote.reference = reference;
+        let data = serde_json::from_value(json!(remote))?;
         let roles = agent.ready(data)?;
-        let folder = roles
-            .get(CLIENT)
-            .and_then(|data| data.get(FOLDER)?.as_str());
+        let folder = roles.get(CLIENT).and_then(|it| it.get(FOLDER)?.as_str());
         let file = Path::new(folder.context("the role client names no folder")?).join(SLOTS);
         agent.until_stopped(|| leg.check())?;
         fs::write(file, json!(leg.bounce_slots()?).to_string())?;

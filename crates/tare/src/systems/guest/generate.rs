@@ -2,22 +2,18 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 use tare_lab::parameters::ParameterSet as _;
 use tare_lab::value::Parameters;
-use tare_load::protocol::{Http, MemcachedText, Resp, RespVersion};
-use tare_load::{run, KeyPattern, Options, Record, Target, ValueLen, Workload};
+use tare_load::{Options, Record, Target, Workload};
 
 use super::driver::GuestParameters;
 use super::legs::Leg;
-use super::service::trusting;
-use crate::systems::load::driver::{
-    Generator, LoadParameters, Padded, Report, Served, Server, DOCUMENT,
-};
+use crate::systems::load::driver::service::trusting;
+use crate::systems::load::driver::{own, Generator, LoadParameters, Report, Served, Server};
 
 /// An emulated guest takes seconds for a hundred connections at once.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -47,14 +43,21 @@ pub(super) struct Remote {
 impl Remote {
     /// Describes a leg of this process.
     pub(super) fn of(leg: &mut Leg) -> Remote {
+        let identity = leg.service.identity.as_ref();
         Remote {
             pid: std::process::id(),
-            address: leg.address(),
-            counts: leg.counts(),
-            certificate: leg.certificate().map(str::to_owned),
+            address: leg.address,
+            counts: leg.counts,
+            certificate: identity.map(|identity| identity.certificate.clone()),
             boot_seconds: leg.guest().map(|guest| guest.boot_time().as_secs_f64()),
             reference: None,
         }
+    }
+
+    fn target(&self) -> anyhow::Result<Target> {
+        let tls = self.certificate.as_deref().map(trusting).transpose()?;
+        let address = self.address;
+        Ok(Target { address, tls })
     }
 }
 
@@ -74,31 +77,13 @@ pub(super) struct Load {
 
 /// Writes the keys of a store.
 pub(super) fn fill(remote: &Remote, parameters: &GuestParameters) -> anyhow::Result<()> {
-    if parameters.server == Server::Nginx {
-        return Ok(());
-    }
-    let workload = Workload {
-        set_share: 1.0,
-        pattern: KeyPattern::Sequential,
-        ..workload(parameters)
-    };
     let options = Options {
         connections: FILL_CONNECTIONS,
         pipeline: FILL_PIPELINE,
-        workload,
         duration: WORK_MAX,
-        requests: Some(parameters.keys),
         ..options(parameters)
     };
-    let record = trial(remote, parameters.server, &options)?;
-    ensure!(
-        record.served == parameters.keys,
-        "found {} of {} keys written: {}",
-        record.served,
-        parameters.keys,
-        record.first_error.as_deref().unwrap_or("no response")
-    );
-    Ok(())
+    own::fill(parameters.server, &remote.target()?, options)
 }
 
 /// Returns the bytes of one response: of the document, or of the value of the first key, which is
@@ -130,32 +115,24 @@ pub(super) fn load(
         None => 0,
     };
     let before = Served::ask(server, remote.counts)?;
+    let served = || Served::ask(server, remote.counts)?.since(server, &before);
     if parameters.generator != Generator::Load {
         let report = other(remote, folder, parameters)?;
-        let served = Served::ask(server, remote.counts)?.since(server, &before)?;
-        let counted = report.responses.unwrap_or(0);
+        let (served, answered) = (served()?.requests, report.responses.unwrap_or(0));
         return Ok(Load {
             report,
-            operations: served.requests,
-            miscounted: beyond_flight(served.requests, counted, parameters.connections),
+            operations: served,
+            miscounted: beyond_flight(served, answered, parameters.connections),
             unequal: 0,
             unlike,
         });
     }
     let record = trial(remote, server, &options(parameters))?;
-    let served = Served::ask(server, remote.counts)?.since(server, &before)?;
+    let served = served()?;
     check(&record, parameters)?;
     let hits = served.hits.unwrap_or(served.requests);
-    let latency = |level| Some(record.latency.quantile(level)?.as_secs_f64());
     Ok(Load {
-        report: Report {
-            rate: record.rate().unwrap_or_default(),
-            p50: latency(0.5),
-            p99: latency(0.99),
-            p999: None,
-            bytes_per_response: record.bytes_per_response(),
-            responses: Some(record.answered()),
-        },
+        report: Report::of(&record),
         operations: served.requests,
         miscounted: record.answered().abs_diff(served.requests),
         unequal: record.body_bytes.abs_diff(hits * size),
@@ -174,22 +151,11 @@ fn beyond_flight(served: u64, answered: u64, connections: usize) -> u64 {
 
 /// Checks that all was as asked.
 fn check(record: &Record, parameters: &GuestParameters) -> anyhow::Result<()> {
-    let misses = if parameters.hits < 1.0 {
-        0
-    } else {
-        record.misses
-    };
-    let lost = misses + record.refused + record.failed + record.timed_out;
-    if lost > 0 {
-        let error = record.first_error.as_deref().unwrap_or("no response");
-        let issued = record.issued;
-        bail!("{lost} of {issued} requests were not served: {error}");
-    }
+    own::complete(record, parameters.hits < 1.0)?;
+    let (found, expected) = (record.answered(), parameters.requests);
     ensure!(
-        parameters.requests == 0 || record.answered() == parameters.requests,
-        "found {} responses, expected {}",
-        record.answered(),
-        parameters.requests
+        expected == 0 || found == expected,
+        "found {found} responses, expected {expected}"
     );
     if let (true, Some(reason)) = (parameters.timed, record.is_invalid()) {
         bail!("invalid: {reason}");
@@ -198,41 +164,33 @@ fn check(record: &Record, parameters: &GuestParameters) -> anyhow::Result<()> {
 }
 
 fn other(remote: &Remote, folder: &Path, parameters: &GuestParameters) -> anyhow::Result<Report> {
+    let defaults = LoadParameters::read(&Parameters::default());
     let shared = LoadParameters {
         connections: parameters.connections,
         duration: parameters.duration,
         generator: parameters.generator,
-        ..LoadParameters::read(&Parameters::default())
-            .map_err(|mistake| anyhow::anyhow!("{mistake}"))?
+        ..defaults.map_err(|mistake| anyhow::anyhow!("{mistake}"))?
     };
-    let generator = parameters.generator;
-    let (report, _) = generator.run(remote.address, folder, &shared, 0.0)?;
-    Ok(report)
-}
-
-fn workload(parameters: &GuestParameters) -> Workload {
-    let len = parameters.size.0 as u32;
-    match parameters.server {
-        Server::Nginx => Workload::default(),
-        _ => Workload {
-            set_share: parameters.sets,
-            keys: parameters.keys,
-            pattern: KeyPattern::Uniform,
-            value_len: ValueLen::Range(len, len),
-            hit_share: parameters.hits,
-        },
-    }
+    let run = parameters
+        .generator
+        .run(remote.address, folder, &shared, 0.0);
+    run.map(|(report, _)| report)
 }
 
 /// The options of a load. The seed is always the same: of a number of requests, all legs get the
 /// same ones.
 fn options(parameters: &GuestParameters) -> Options {
     let requests = Some(parameters.requests).filter(|&number| number > 0);
+    let workload = own::workload(parameters.server, parameters.size.0, parameters.keys);
     Options {
         connections: parameters.connections,
         duration: requests.map_or(parameters.duration, |_| WORK_MAX),
         requests,
-        workload: workload(parameters),
+        workload: Workload {
+            set_share: parameters.sets,
+            hit_share: parameters.hits,
+            ..workload
+        },
         warm_up: Duration::ZERO,
         timeout: TIMEOUT,
         ..Options::default()
@@ -240,32 +198,13 @@ fn options(parameters: &GuestParameters) -> Options {
 }
 
 fn trial(remote: &Remote, server: Server, options: &Options) -> anyhow::Result<Record> {
-    let address = remote.address;
-    let tls = remote.certificate.as_deref().map(trusting).transpose()?;
-    let target = Target { address, tls };
-    let go_on = AtomicBool::new(false);
-    let record = match server {
-        Server::Nginx => {
-            let http = Http::new(&address.to_string(), &[DOCUMENT.into()], &[])?;
-            run(&target, &http, options, &go_on)?
-        }
-        Server::Memcached => run(&target, &Padded(MemcachedText::default()), options, &go_on)?,
-        Server::Redis => run(
-            &target,
-            &Padded(Resp::new(RespVersion::Two)),
-            options,
-            &go_on,
-        )?,
-    };
+    let record = own::trial(server, &remote.target()?, options)?;
     let handshakes = record.full_handshakes + record.resumed_handshakes;
+    let has_tls = remote.certificate.is_some();
+    let expected = if has_tls { "some" } else { "none" };
     ensure!(
-        remote.certificate.is_some() == (handshakes > 0),
-        "found {handshakes} TLS handshakes, expected {}",
-        if remote.certificate.is_some() {
-            "some"
-        } else {
-            "none"
-        }
+        has_tls == (handshakes > 0),
+        "found {handshakes} TLS handshakes, expected {expected}"
     );
     Ok(record)
 }

@@ -7,7 +7,6 @@ pub(super) mod driver;
 mod generate;
 pub(crate) mod hosts;
 mod legs;
-mod service;
 pub(crate) mod syscalls;
 
 use std::process::ExitCode;

@@ -1,16 +1,17 @@
 //! The driver `guest-syscalls`: UnixBench's system calls on the host and in guests.
 
-use std::io::Read as _;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{bail, ensure, Context as _};
-use serde::{Deserialize, Serialize};
+use anyhow::{ensure, Context as _};
 use tare_guest::accelerator::Accelerator;
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
-use tare_guest::{syscall, Flavour, Guest, Hardware, Limits};
+use tare_guest::syscall::{self, Copy};
+use tare_guest::{Flavour, Guest, Hardware};
 use tare_lab::driver::{Expected, Missing};
+use tare_lab::parameters::Choice as _;
 use tare_lab::{choices, figures, parameters};
 
 use crate::agent::{Agent, TrialError};
@@ -41,14 +42,9 @@ choices! {
 }
 
 impl Where {
+    /// Returns the flavour of the guest, which has the same name; `None` for the host.
     fn flavour(self) -> Option<Flavour> {
-        match self {
-            Where::Host => None,
-            Where::Plain => Some(Flavour::Plain),
-            Where::Swiotlb => Some(Flavour::Swiotlb),
-            Where::SevSnp => Some(Flavour::SevSnp),
-            Where::Tdx => Some(Flavour::Tdx),
-        }
+        self.name().parse().ok()
     }
 }
 
@@ -109,10 +105,8 @@ impl Workload for Syscalls {
     }
 
     fn expected(parameters: &SyscallParameters) -> Option<Expected> {
-        let start = match parameters.place.flavour() {
-            Some(_) => BOOT,
-            None => Duration::from_millis(20),
-        };
+        let guest = parameters.place.flavour();
+        let start = guest.map_or(Duration::from_millis(20), |_| BOOT);
         Some(Expected {
             clock: parameters.duration * parameters.repeats as u32 + start,
             work: Duration::ZERO,
@@ -124,53 +118,27 @@ impl Workload for Syscalls {
     }
 
     fn run(parameters: SyscallParameters, agent: &mut Agent) -> Result<SyscallTrial, TrialError> {
-        let SyscallParameters {
-            copies,
-            repeats,
-            duration,
-            ..
-        } = parameters;
         let own = std::env::current_exe().map_err(anyhow::Error::from)?;
-        let is_emulated = parameters.place.flavour().is_some() && !parameters.timed;
-        let mut all = Vec::new();
-        match parameters.place.flavour() {
-            None => {
-                agent.start()?;
-                for _ in 0..repeats {
-                    all.push(here(&own, copies, duration)?);
-                }
-            }
-            Some(flavour) => {
-                let kernel = Kernel::installed().map_err(anyhow::Error::from)?;
-                let image = Initramfs::new(&own, &kernel).map_err(anyhow::Error::from)?;
-                let image = image.in_memory().map_err(anyhow::Error::from)?;
-                let hardware = Hardware {
-                    vcpus: copies as u16,
-                    ..Hardware::new(
-                        flavour,
-                        match parameters.timed {
-                            true => Accelerator::Kvm,
-                            false => Accelerator::Emulated,
-                        },
-                    )
-                };
-                let limits = Limits::default();
-                let guest = Guest::boot(&hardware, &kernel, image.path(), &limits);
-                let mut guest = guest.map_err(anyhow::Error::from)?;
-                agent.note("guest", guest.evidence())?;
-                agent.start()?;
-                for _ in 0..repeats {
-                    all.push(inside(&mut guest, copies, duration)?);
-                }
-            }
+        let flavour = parameters.place.flavour();
+        let guest = flavour.map(|flavour| boot(&own, flavour, &parameters));
+        let mut guest = guest.transpose()?;
+        if let Some(guest) = &guest {
+            agent.note("guest", guest.evidence())?;
         }
-        let worked = |reports: &Vec<Report>| reports.iter().filter(|it| it.loops > 0).count();
-        let rates: Vec<f64> = all.iter().map(|reports| rate(reports)).collect();
+        agent.start()?;
+        let mut all = Vec::new();
+        for _ in 0..parameters.repeats {
+            all.push(repeat(&own, guest.as_mut(), &parameters)?);
+        }
+        let is_emulated = flavour.is_some() && !parameters.timed;
+        let worked = |copies: &Vec<Copy>| copies.iter().filter(|it| it.loops > 0).count();
+        let rate = |copies: &Vec<Copy>| copies.iter().map(Copy::rate).sum();
+        let rates: Vec<f64> = all.iter().map(rate).collect();
         let score = syscall::score(&rates).context("a repeat without a loop")?;
         Ok(SyscallTrial {
             loop_rate: score,
             index: syscall::index(score),
-            operations: all.iter().flatten().map(|report| report.loops).sum(),
+            operations: all.iter().flatten().map(|copy| copy.loops).sum(),
             copies: all.iter().map(worked).min().unwrap_or(0) as u64,
             repeats: all.len() as u64,
             emulated: is_emulated.into(),
@@ -178,30 +146,8 @@ impl Workload for Syscalls {
     }
 }
 
-/// The line that a copy prints.
-#[derive(Serialize, Deserialize)]
-struct Report {
-    loops: u64,
-    seconds: f64,
-}
-
-impl Report {
-    fn rate(&self) -> f64 {
-        self.loops as f64 / self.seconds
-    }
-
-    fn read(line: &str) -> anyhow::Result<Report> {
-        let report: Report = serde_json::from_str(line)
-            .with_context(|| format!("found \"{}\", expected a copy's report", line.trim()))?;
-        ensure!(report.seconds > 0.0, "a copy took {} s", report.seconds);
-        Ok(report)
-    }
-}
-
-/// The rate of all copies together.
-fn rate(reports: &[Report]) -> f64 {
-    reports.iter().map(Report::rate).sum()
-}
+/// The hidden subcommand that [`copy`] is.
+pub(crate) const COPY: &str = "guest-syscalls";
 
 /// Makes the system calls in this process, and prints how many.
 ///
@@ -209,50 +155,49 @@ fn rate(reports: &[Report]) -> f64 {
 /// As those of the system calls.
 pub(crate) fn copy(milliseconds: u64) -> anyhow::Result<ExitCode> {
     let done = syscall::run(Duration::from_millis(milliseconds))?;
-    let report = Report {
-        loops: done.loops,
-        seconds: done.time.as_secs_f64(),
-    };
-    terminal::print(&(serde_json::to_string(&report)? + "\n"))?;
+    terminal::print(&(serde_json::to_string(&done)? + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The hidden subcommand that [`copy`] is.
-pub(crate) const COPY: &str = "guest-syscalls";
-
-/// Runs the copies on this machine.
-fn here(own: &std::path::Path, copies: usize, duration: Duration) -> anyhow::Result<Vec<Report>> {
-    let milliseconds = duration.as_millis().to_string();
-    let start = |_| {
-        let mut command = Command::new(own);
-        command.args([COPY, &milliseconds]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
+/// Boots a guest, in which this program is the first process.
+fn boot(own: &Path, flavour: Flavour, parameters: &SyscallParameters) -> anyhow::Result<Guest> {
+    let kernel = Kernel::installed()?;
+    let image = Initramfs::new(own, &kernel)?.in_memory()?;
+    let hardware = Hardware {
+        vcpus: parameters.copies as u16,
+        ..Hardware::new(flavour, Accelerator::for_times(parameters.timed))
     };
-    let children = (0..copies).map(start);
-    let mut children = children.collect::<Result<Vec<Child>, _>>()?;
-    let mut reports = Vec::new();
-    for child in &mut children {
-        let mut text = String::new();
-        let output = child.stdout.take().context("no output")?;
-        output.take(4096).read_to_string(&mut text)?;
-        let status = child.wait()?;
-        if !status.success() {
-            bail!("a copy ended early: {status}");
-        }
-        reports.push(Report::read(&text)?);
-    }
-    Ok(reports)
+    let guest = Guest::boot(&hardware, &kernel, image.path(), Guest::BOOT_MAX);
+    Ok(guest?)
 }
 
-/// Runs the copies in a guest, where this program is the first process.
-fn inside(guest: &mut Guest, copies: usize, duration: Duration) -> anyhow::Result<Vec<Report>> {
-    let one = format!("/init {COPY} {} & ", duration.as_millis());
-    let script = one.repeat(copies) + "wait";
-    let limit = BOOT_MAX + duration * 4;
-    let printed = guest.output(&["sh", "-c", &script], limit)?;
-    let reports: Result<Vec<Report>, _> = printed.lines().map(Report::read).collect();
-    let reports = reports?;
-    let found = reports.len();
-    ensure!(found == copies, "found {found} reports of {copies} copies");
-    Ok(reports)
+/// Runs the copies once, in the guest if there is one, where this program is `/init`.
+fn repeat(
+    own: &Path,
+    guest: Option<&mut Guest>,
+    parameters: &SyscallParameters,
+) -> anyhow::Result<Vec<Copy>> {
+    let milliseconds = parameters.duration.as_millis();
+    let copy = format!("\"$0\" {COPY} {milliseconds} & ");
+    let script = copy.repeat(parameters.copies) + "wait";
+    let limit = BOOT_MAX + parameters.duration * 4;
+    let printed = match guest {
+        Some(guest) => guest.output(&["sh", "-c", &script, "/init"], limit)?,
+        None => {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script]).arg(own).stdin(Stdio::null());
+            String::from_utf8_lossy(&shell.output()?.stdout).into_owned()
+        }
+    };
+    let one = |line: &str| {
+        let copy: Copy = serde_json::from_str(line)
+            .with_context(|| format!("found \"{}\", expected a copy's report", line.trim()))?;
+        ensure!(copy.seconds > 0.0, "a copy took {} s", copy.seconds);
+        Ok(copy)
+    };
+    let copies = printed.lines().map(one);
+    let copies = copies.collect::<anyhow::Result<Vec<Copy>>>()?;
+    let (found, all) = (copies.len(), parameters.copies);
+    ensure!(found == all, "found {found} reports of {all} copies");
+    Ok(copies)
 }

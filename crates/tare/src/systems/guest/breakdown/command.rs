@@ -7,21 +7,22 @@ use std::time::Duration;
 
 use anyhow::{bail, Context as _};
 use serde_json::{json, Value as Json};
-use tare_guest::accelerator::{choose, Choice};
+use tare_guest::accelerator::try_kvm;
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
 use tare_guest::probes::exits::SWITCH_CYCLES;
 use tare_guest::probes::Category;
-use tare_guest::Accelerator;
+use tare_guest::Flavour;
 use tare_lab::parameters::{Bytes, Choice as _};
 use tare_lab::stats::median;
 
-use super::{start, BreakdownParameters, GuestBreakdown, Round, PARTS};
+use super::{start, GuestBreakdown, Round, PARTS};
 use crate::machine::Machine;
 use crate::size::parse_bytes;
 use crate::systems::guest::boot::bar;
+use crate::systems::guest::driver::GuestParameters;
 use crate::systems::guest::legs::Place;
-use crate::systems::load::driver::Server;
+use crate::systems::load::driver::{Generator, Server};
 use crate::systems::namespace::ip;
 use crate::systems::workload::Workload as _;
 use crate::terminal;
@@ -38,8 +39,8 @@ use crate::terminal;
     right, and cycles mean nothing.")]
 pub(crate) struct Args {
     /// The guests, with commas between them: plain, swiotlb, sev-snp, tdx
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = place, default_values = ["plain", "swiotlb"])]
-    flavour: Vec<Place>,
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = ["plain", "swiotlb"])]
+    flavour: Vec<Flavour>,
     /// Loads of each guest
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -77,12 +78,6 @@ const STORE_MIX: (f64, f64) = (1.0 / 11.0, 0.1);
 /// Keys of a store, so that an emulated guest has written them in seconds.
 const KEYS: u64 = 100;
 
-fn place(text: &str) -> Result<Place, String> {
-    let found = Place::all().into_iter().find(|one| one.name() == text);
-    let found = found.filter(|place| place.flavour().is_some());
-    found.ok_or_else(|| format!("found \"{text}\", expected plain, swiotlb, sev-snp or tdx"))
-}
-
 fn server(text: &str) -> Result<Server, String> {
     let found = Server::all().into_iter().find(|one| one.name() == text);
     found.ok_or_else(|| format!("found \"{text}\", expected nginx, memcached or redis-server"))
@@ -90,7 +85,7 @@ fn server(text: &str) -> Result<Server, String> {
 
 /// The rounds of one guest.
 struct Measured {
-    parameters: BreakdownParameters,
+    parameters: GuestParameters,
     rounds: Vec<Round>,
 }
 
@@ -103,22 +98,33 @@ pub(in crate::systems::guest) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Server::Nginx => (0.0, 1.0),
         _ => STORE_MIX,
     };
-    let parameters = |place| BreakdownParameters {
-        place,
-        server: args.server,
-        tls: args.tls,
-        timed: false,
-        vcpus: args.vcpus.into(),
-        connections: args.connections.into(),
-        size: Bytes(args.size),
-        keys: KEYS,
-        sets,
-        hits,
-        duration: Duration::from_millis(args.duration),
+    let place = |flavour: &Flavour| {
+        let mut places = Place::all().into_iter();
+        places.find(|place| place.flavour() == Some(*flavour))
     };
-    for place in &args.flavour {
-        GuestBreakdown::examine(&parameters(*place)).map_err(|it| anyhow::anyhow!("{it}"))?;
-        if let Err(missing) = GuestBreakdown::check(&parameters(*place), &Machine::This) {
+    let guests = args
+        .flavour
+        .iter()
+        .filter_map(place)
+        .map(|place| GuestParameters {
+            place,
+            server: args.server,
+            tls: args.tls,
+            generator: Generator::Load,
+            timed: false,
+            vcpus: args.vcpus.into(),
+            connections: args.connections.into(),
+            size: Bytes(args.size),
+            keys: KEYS,
+            sets,
+            hits,
+            requests: 0,
+            duration: Duration::from_millis(args.duration),
+        });
+    let guests: Vec<GuestParameters> = guests.collect();
+    for parameters in &guests {
+        GuestBreakdown::examine(parameters).map_err(|it| anyhow::anyhow!("{it}"))?;
+        if let Err(missing) = GuestBreakdown::check(parameters, &Machine::This) {
             let remedy = missing.remedy.map_or(String::new(), |it| format!(": {it}"));
             bail!("{}{remedy}", missing.reason);
         }
@@ -134,19 +140,13 @@ pub(in crate::systems::guest) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     progress.set_message("looking whether KVM boots a guest");
     let kernel = Kernel::installed()?;
     let image = Initramfs::new(&own, &kernel)?.in_memory()?;
-    let Choice {
-        accelerator,
-        reason,
-    } = choose(&kernel, image.path());
+    let reason = try_kvm(&kernel, image.path()).err();
     let mut found = Vec::new();
-    for place in &args.flavour {
-        let parameters = BreakdownParameters {
-            timed: accelerator == Accelerator::Kvm,
-            ..parameters(*place)
-        };
-        let name = place.name();
-        progress.set_message(format!("{name}: booting a guest ({accelerator})"));
-        let mut leg = start(&parameters, accelerator).with_context(|| name)?;
+    for mut parameters in guests {
+        parameters.timed = reason.is_none();
+        let name = parameters.place.name();
+        progress.set_message(format!("{name}: booting a guest"));
+        let mut leg = start(&parameters).with_context(|| name)?;
         let mut rounds = Vec::new();
         for n in 1..=args.rounds {
             progress.set_message(format!("{name}: round {n} of {}", args.rounds));
@@ -190,18 +190,14 @@ impl Measured {
 
     fn heading(&self) -> String {
         let it = &self.parameters;
-        let emulated = match it.timed {
-            true => "",
-            false => "; emulated: counts are right, cycles mean nothing",
-        };
+        let (place, server, rounds) = (it.place.name(), it.server.name(), self.rounds.len());
+        let (vcpus, connections) = (it.vcpus, it.connections);
+        let emulated = "; emulated: counts are right, cycles mean nothing";
+        let emulated = if it.timed { "" } else { emulated };
         let tls = if it.tls { " over TLS" } else { "" };
         format!(
-            "{}: {}{tls}, vCPUs {}, connections {}, rounds {}{emulated}",
-            it.place.name(),
-            it.server.name(),
-            it.vcpus,
-            it.connections,
-            self.rounds.len()
+            "{place}: {server}{tls}, vCPUs {vcpus}, connections {connections}, rounds \
+             {rounds}{emulated}"
         )
     }
 
@@ -233,30 +229,24 @@ impl Measured {
         if let Some(share) = self.over(Round::exit_share) {
             let _ = writeln!(text, "  exits, inside of these parts: {}", percent(share));
         }
-        for probe in &self.rounds[0].recording.probes {
-            if let Some(reason) = &probe.reason {
-                let _ = writeln!(text, "  not measured: {}: {reason}", probe.function);
-            }
-        }
-        if let Err(reason) = &self.rounds[0].exits {
-            let _ = writeln!(text, "  not measured: exits: {reason}");
+        let probes = self.rounds[0].recording.probes.iter();
+        let probes = probes.filter_map(|it| Some((it.function.as_str(), it.reason.as_ref()?)));
+        let exits = self.rounds[0].exits.as_ref().err();
+        for (what, reason) in probes.chain(exits.map(|reason| ("exits", reason))) {
+            let _ = writeln!(text, "  not measured: {what}: {reason}");
         }
         let shown = |figure: Option<[f64; 3]>| figure.map_or("–".into(), percent);
         let idle = shown(self.over(|it| Some(it.idle())));
         let recorder = shown(self.over(|it| Some(it.of_whole(&[Category::Recorder]))));
         let accounted = shown(self.over(|it| Some(it.accounted())));
-        let _ = writeln!(
-            text,
-            "  of all time: idle {idle}; the recorder {recorder}; accounted for {accounted}"
-        );
         let overhead = shown(self.over(|it| Some(it.overhead - 1.0)));
         let sum = |figure: fn(&Round) -> u64| self.rounds.iter().map(figure).sum::<u64>();
         let lost = sum(|it| it.recording.lost);
         let missed = sum(|it| it.recording.missed);
-        let _ = write!(
-            text,
-            "  probes add to a request's time: {overhead}\n  lost events: {lost}; calls without a \
-             time of their own: {missed}\n\n"
+        text += &format!(
+            "  of all time: idle {idle}; the recorder {recorder}; accounted for {accounted}\n  \
+             probes add to a request's time: {overhead}\n  \
+             lost events: {lost}; calls without a time of their own: {missed}\n\n"
         );
         text
     }
@@ -271,27 +261,19 @@ impl Measured {
             let whole = cpus.iter().map(|cpu| cpu.whole).max().unwrap_or(0).max(1);
             let percent = |cycles: u64| u128::from(cycles) * 100 / u128::from(whole);
             let _ = writeln!(text, "# round {}", n + 1);
-            match &round.exits {
-                Err(reason) => {
-                    let _ = writeln!(text, "# vcpu: not available: {reason}");
-                }
-                Ok(exits) => {
-                    for (vcpu, reasons) in &exits.vcpus {
-                        for (reason, exit) in reasons {
-                            let number = exit.number.map(|it| format!("{it:#x}"));
-                            let shown = number.unwrap_or(reason.replace(' ', "_"));
-                            let [low, high] =
-                                SWITCH_CYCLES.map(|cost| exit.cycles + exit.count * cost);
-                            let _ = writeln!(
-                                text,
-                                "vcpu {vcpu} reason {shown} cnt {} cycle {low} percent {}, \
-                                 cycle1 {high}, percent {}",
-                                exit.count,
-                                percent(low),
-                                percent(high)
-                            );
-                        }
-                    }
+            if let Err(reason) = &round.exits {
+                let _ = writeln!(text, "# vcpu: not available: {reason}");
+            }
+            let vcpus = round.exits.iter().flat_map(|exits| &exits.vcpus);
+            for (vcpu, reasons) in vcpus {
+                for (reason, exit) in reasons {
+                    let number = exit.number.map(|it| format!("{it:#x}"));
+                    let shown = number.unwrap_or(reason.replace(' ', "_"));
+                    let [low, high] = SWITCH_CYCLES.map(|cost| exit.cycles + exit.count * cost);
+                    let [of_low, of_high] = [low, high].map(percent);
+                    let head = format!("vcpu {vcpu} reason {shown} cnt {}", exit.count);
+                    let low = format!("cycle {low} percent {of_low}");
+                    let _ = writeln!(text, "{head} {low}, cycle1 {high}, percent {of_high}");
                 }
             }
             let _ = writeln!(text, "Total {whole} cycles");
@@ -301,11 +283,8 @@ impl Measured {
                     let hits = round.recording.by_cpu(category);
                     let count = hits.map_or(String::new(), |hits| format!(" cnt {}", hits[cpu]));
                     let (name, cycles) = (category.name(), times.cycles[category as usize]);
-                    let percent = percent(cycles);
-                    let _ = writeln!(
-                        text,
-                        "cpu {cpu} {name}{count} cycles {cycles} percent {percent}"
-                    );
+                    let head = format!("cpu {cpu} {name}{count} cycles {cycles}");
+                    let _ = writeln!(text, "{head} percent {}", percent(cycles));
                 }
             }
         }
@@ -313,16 +292,12 @@ impl Measured {
     }
 
     fn json(&self, reason: Option<&str>) -> Json {
-        let figure = |figure: Option<[f64; 3]>| match figure {
-            Some([median, least, most]) => json!({"median": median, "min": least, "max": most}),
-            None => Json::Null,
+        let figure = |figure: Option<[f64; 3]>| {
+            figure.map(|[median, least, most]| json!({"median": median, "min": least, "max": most}))
         };
-        let parts = PARTS.map(|(name, all)| (name.to_owned(), figure(self.share(all))));
+        let parts = PARTS.map(|(name, all)| (name.to_owned(), json!(figure(self.share(all)))));
         let rounds = self.rounds.iter().map(|round| {
-            let exits = match &round.exits {
-                Ok(exits) => json!(exits),
-                Err(reason) => json!({"not_available": reason}),
-            };
+            let exits = round.exits.as_ref().map(|exits| json!(exits));
             json!({
                 "requests": round.requests,
                 "busy_cycles": round.recording.busy(),
@@ -330,7 +305,7 @@ impl Measured {
                 "overhead": round.overhead,
                 "miscounted": round.miscounted(),
                 "recording": round.recording,
-                "exits": exits,
+                "exits": exits.unwrap_or_else(|reason| json!({"not_available": reason})),
             })
         });
         json!({

@@ -9,21 +9,21 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use anyhow::{anyhow, bail, ensure, Context as _};
+use anyhow::{bail, ensure, Context as _};
 use tare_guest::accelerator::Accelerator;
 use tare_guest::probes::exits::{Exits, Watch};
 use tare_guest::probes::{self, Category, Recording};
 use tare_guest::{Guest, Stream};
 use tare_lab::driver::{Expected, Invocation, Missing, Mistake, Role};
-use tare_lab::parameters::{Bytes, Choice as _};
-use tare_lab::{figures, parameters};
+use tare_lab::figures;
+use tare_lab::parameters::Choice as _;
 
 use super::driver::{GuestParameters, GuestWorkload};
 use super::generate::{self, Remote, WORK_MAX};
 use super::legs::{Leg, Place};
 use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
-use crate::systems::load::driver::{Generator, Server};
+use crate::systems::load::driver::Generator;
 use crate::systems::namespace;
 use crate::systems::workload::{mistake, Workload};
 use crate::terminal;
@@ -38,67 +38,17 @@ const TRACEFS: &str = "/sys/kernel/tracing";
 /// The parts of the time in which the guest had work, by their published names. Exits are inside of
 /// all of them.
 const PARTS: [(&str, &[Category]); 4] = [
-    (
-        "swiotlb",
-        &[
-            Category::BounceCopy,
-            Category::SlotFind,
-            Category::SlotRelease,
-        ],
-    ),
+    ("swiotlb", &BOUNCES),
     ("packet", &[Category::PacketIn, Category::PacketOut]),
     ("tls", &[Category::Tls]),
     ("application", &[Category::Application]),
 ];
-
-parameters! {
-    /// The parameters of the driver `guest-breakdown`.
-    pub(crate) struct BreakdownParameters {
-        /// the guest in which the server runs
-        place: Place = "plain",
-        /// the server
-        server: Server = "nginx",
-        /// true for TLS 1.3, with a certificate that is made for the trial
-        tls: bool = false,
-        /// true if times are judged: an emulated guest is then not testable
-        timed: bool = true,
-        /// processors of the guest
-        vcpus: usize [1..=64] = 1,
-        /// connections
-        connections: usize [1..=4096] = 16,
-        /// bytes of nginx's document, or of a value
-        size: Bytes = "615 B",
-        /// keys in use
-        keys: u64 [1..=1_000_000] = 1000,
-        /// the part of the requests that write a key
-        sets: f64 = 0.0,
-        /// the part of the reads that ask for a key that there is
-        hits: f64 = 1.0,
-        /// the load with probes, and the same without
-        duration: Duration = "1 s",
-    }
-}
-
-impl BreakdownParameters {
-    /// The same server and load without probes.
-    fn guest(&self) -> GuestParameters {
-        GuestParameters {
-            place: self.place,
-            server: self.server,
-            tls: self.tls,
-            generator: Generator::Load,
-            timed: self.timed,
-            vcpus: self.vcpus,
-            connections: self.connections,
-            size: self.size,
-            keys: self.keys,
-            sets: self.sets,
-            hits: self.hits,
-            requests: 0,
-            duration: self.duration,
-        }
-    }
-}
+/// The work of bounce buffers.
+const BOUNCES: [Category; 3] = [
+    Category::BounceCopy,
+    Category::SlotFind,
+    Category::SlotRelease,
+];
 
 figures! {
     /// The figures of a trial of `guest-breakdown`.
@@ -171,7 +121,7 @@ struct Round {
 
 impl Round {
     /// Measures one round at a place that serves.
-    fn of(leg: &mut Leg, parameters: &BreakdownParameters) -> anyhow::Result<Round> {
+    fn of(leg: &mut Leg, parameters: &GuestParameters) -> anyhow::Result<Round> {
         let remote = Remote::of(leg);
         let without = load(&remote, parameters)?;
         let guest = leg.guest().context("a guest")?;
@@ -231,35 +181,36 @@ impl Round {
         all.filter(|it| !self.recording.is_counted(*it)).count() as u64
     }
 
-    fn figures(&self, parameters: &BreakdownParameters) -> BreakdownTrial {
-        let [swiotlb, packet, tls, application] =
+    fn figures(&self, parameters: &GuestParameters) -> BreakdownTrial {
+        let [swiotlb_share, packet_share, tls_share, application_share] =
             PARTS.map(|(_, categories)| self.share(categories));
-        let is_bouncing = parameters.place != Place::Plain;
+        let is_bouncing = u64::from(parameters.place != Place::Plain);
         let calls = |category| self.recording.calls(category).unwrap_or(0);
-        let unbounced = PARTS[0].1.iter().filter(|it| calls(**it) == 0).count();
-        let recording = &self.recording;
+        let bounces = BOUNCES.map(calls);
+        let [copied, found, released] = bounces;
+        let undone = bounces.iter().filter(|calls| **calls == 0).count() as u64;
         BreakdownTrial {
-            request_cycles: recording.busy() as f64 / self.requests as f64,
-            swiotlb_share: swiotlb,
-            packet_share: packet,
-            tls_share: tls,
-            application_share: application,
+            request_cycles: self.recording.busy() as f64 / self.requests as f64,
+            swiotlb_share,
+            packet_share,
+            tls_share,
+            application_share,
             exit_share: self.exit_share(),
             idle: self.idle(),
             accounted: self.accounted(),
             overhead: self.overhead,
             operations: self.requests,
-            found: calls(Category::SlotFind),
-            copied: calls(Category::BounceCopy),
-            released: calls(Category::SlotRelease),
+            found,
+            copied,
+            released,
+            bounces: bounces.iter().sum(),
             received: calls(Category::PacketIn),
             sent: calls(Category::PacketOut),
             emulated: (!parameters.timed).into(),
-            bouncing: if is_bouncing { 3 } else { 0 },
-            unbounced: if is_bouncing { unbounced as u64 } else { 0 },
-            bounces: PARTS[0].1.iter().map(|it| calls(*it)).sum(),
-            lost: recording.lost,
-            missed: recording.missed,
+            bouncing: 3 * is_bouncing,
+            unbounced: undone * is_bouncing,
+            lost: self.recording.lost,
+            missed: self.recording.missed,
             miscounted: self.miscounted(),
             unaccounted: ((self.accounted() - 1.0).abs() > 0.01).into(),
         }
@@ -272,46 +223,50 @@ pub(crate) struct GuestBreakdown;
 impl Workload for GuestBreakdown {
     const NAME: &'static str = "guest-breakdown";
     const ABOUT: &'static str = "the time of a server in a guest by what it is spent on";
-    type Parameters = BreakdownParameters;
+    type Parameters = GuestParameters;
     type Figures = BreakdownTrial;
 
-    fn examine(parameters: &BreakdownParameters) -> Result<(), Mistake> {
-        if parameters.place.flavour().is_none() {
-            let name = parameters.place.name();
-            return Err(mistake("place", name, "plain, swiotlb, sev-snp or tdx"));
+    fn examine(parameters: &GuestParameters) -> Result<(), Mistake> {
+        let (place, generator) = (parameters.place, parameters.generator);
+        if place.flavour().is_none() {
+            let expected = "plain, swiotlb, sev-snp or tdx";
+            return Err(mistake("place", place.name(), expected));
         }
-        GuestWorkload::examine(&parameters.guest())
+        if generator != Generator::Load {
+            return Err(mistake("generator", generator.name(), "load"));
+        }
+        if parameters.requests > 0 {
+            let found = parameters.requests as i64;
+            return Err(mistake(
+                "requests",
+                found,
+                "0, which leaves it to the duration",
+            ));
+        }
+        GuestWorkload::examine(parameters)
     }
 
-    fn check(parameters: &BreakdownParameters, machine: &Machine) -> Result<(), Missing> {
-        GuestWorkload::check(&parameters.guest(), machine)
+    fn check(parameters: &GuestParameters, machine: &Machine) -> Result<(), Missing> {
+        GuestWorkload::check(parameters, machine)
     }
 
-    fn expected(parameters: &BreakdownParameters) -> Option<Expected> {
+    fn expected(parameters: &GuestParameters) -> Option<Expected> {
         Some(Expected {
             clock: parameters.duration * 2 + BOOT,
-            work: Duration::from_nanos(parameters.guest().store()),
+            work: Duration::from_nanos(parameters.store()),
         })
     }
 
-    fn longest(parameters: &BreakdownParameters) -> Duration {
+    fn longest(parameters: &GuestParameters) -> Duration {
         BOOT_MAX + WORK_MAX + parameters.duration * 8
     }
 
-    fn invocation(_: &Role, _: &BreakdownParameters, own_trial: Invocation) -> Invocation {
+    fn invocation(_: &Role, _: &GuestParameters, own_trial: Invocation) -> Invocation {
         namespace::apart(own_trial)
     }
 
-    fn run(
-        parameters: BreakdownParameters,
-        agent: &mut Agent,
-    ) -> Result<BreakdownTrial, TrialError> {
-        // A guest whose times are judged is not emulated, which the check has seen.
-        let accelerator = match parameters.timed {
-            true => Accelerator::Kvm,
-            false => Accelerator::Emulated,
-        };
-        let mut leg = start(&parameters, accelerator)?;
+    fn run(parameters: GuestParameters, agent: &mut Agent) -> Result<BreakdownTrial, TrialError> {
+        let mut leg = start(&parameters)?;
         if let Some(guest) = leg.guest() {
             agent.note("guest", guest.evidence())?;
         }
@@ -321,28 +276,26 @@ impl Workload for GuestBreakdown {
 }
 
 /// Starts the server in its guest, with what the load asks for.
-fn start(parameters: &BreakdownParameters, accelerator: Accelerator) -> anyhow::Result<Leg> {
-    let (guest, vcpus) = (parameters.guest(), parameters.vcpus as u16);
-    let mut leg = Leg::start(parameters.place, guest.service()?, vcpus, accelerator)?;
-    generate::fill(&Remote::of(&mut leg), &guest)?;
+fn start(parameters: &GuestParameters) -> anyhow::Result<Leg> {
+    let mut leg = parameters.leg(parameters.place, parameters.service()?)?;
+    generate::fill(&Remote::of(&mut leg), parameters)?;
     Ok(leg)
 }
 
 /// Loads the server.
-fn load(remote: &Remote, parameters: &BreakdownParameters) -> anyhow::Result<generate::Load> {
+fn load(remote: &Remote, parameters: &GuestParameters) -> anyhow::Result<generate::Load> {
     // Probes make a server slow, and times are compared with those of the same load alone.
-    let guest = GuestParameters {
+    let untimed = GuestParameters {
         timed: false,
-        ..parameters.guest()
+        ..parameters.clone()
     };
     // No file is written: the generator is Tare's own.
-    let load = generate::load(remote, Path::new(""), &guest)?;
-    let name = guest.server.name();
-    ensure!(load.operations > 0, "{name} served no request");
+    let load = generate::load(remote, Path::new(""), &untimed)?;
+    let (name, counted) = (parameters.server.name(), load.operations);
+    ensure!(counted > 0, "{name} served no request");
     ensure!(
         load.miscounted == 0,
-        "{name} counts {} requests, {} more or fewer than have a response",
-        load.operations,
+        "{name} counts {counted} requests, {} more or fewer than have a response",
         load.miscounted
     );
     Ok(load)
@@ -367,7 +320,7 @@ pub(crate) fn probes() -> anyhow::Result<ExitCode> {
 /// Records in a guest while `load` runs here.
 fn record(
     guest: &mut Guest,
-    parameters: &BreakdownParameters,
+    parameters: &GuestParameters,
     load: impl FnOnce() -> anyhow::Result<generate::Load> + Send,
 ) -> anyhow::Result<(Recording, generate::Load)> {
     let (begun, begins) = mpsc::channel();
@@ -377,9 +330,7 @@ fn record(
         let load = scope.spawn(move || {
             // Dropped at the end, which is that of the recorder's input.
             let _over = over;
-            begins
-                .recv()
-                .map_err(|_| anyhow!("the recorder has not begun"))?;
+            begins.recv().context("the recorder has not begun")?;
             load()
         });
         let (mut printed, mut errors, mut begun) = (Vec::new(), Vec::new(), Some(begun));
@@ -400,10 +351,8 @@ fn record(
         let text = String::from_utf8_lossy(&printed);
         if exit?.status != Some(0) {
             let errors = String::from_utf8_lossy(&errors);
-            bail!(
-                "the guest's probes: {}",
-                errors.trim().trim_start_matches("tare: ")
-            );
+            let errors = errors.trim().trim_start_matches("tare: ");
+            bail!("the guest's probes: {errors}");
         }
         let json = text.strip_prefix(BEGUN).unwrap_or_default();
         let recording = serde_json::from_str(json).context("the guest's recording")?;

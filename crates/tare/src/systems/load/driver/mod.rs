@@ -1,7 +1,8 @@
 //! Load on a server that the trial itself starts, by Tare's generator or by another one.
 
-mod own;
+pub(in crate::systems) mod own;
 mod server;
+pub(in crate::systems) mod service;
 mod tool;
 
 use std::thread;
@@ -18,8 +19,8 @@ use tare_load::Pace;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{mistake, Workload};
-pub(in crate::systems) use own::Padded;
-pub(in crate::systems) use server::{nginx, Nginx, Running, Served, Server};
+pub(in crate::systems) use server::{Running, Served, Server};
+pub(in crate::systems) use service::{Identity, Service};
 pub(in crate::systems) use tool::{Generator, Report};
 
 /// The document that nginx serves.
@@ -155,17 +156,11 @@ impl Workload for Load {
             let found = parameters.pipeline as i64;
             return Err(mistake("pipeline", found, &format!("1 for {name}")));
         }
-        if parameters.value.0 == 0 || parameters.value.0 > 1 << 20 {
-            let found = format!("{} B", parameters.value.0);
-            return Err(mistake("value", found.as_str(), "\"1 B\" to \"1 MiB\""));
-        }
+        examine_size("value", parameters.value)?;
         let (duration, stall) = (parameters.duration, parameters.stall);
-        let found = format!("{} s", duration.as_secs_f64());
-        if generator.takes_whole_seconds() && (duration.subsec_nanos() > 0 || duration.is_zero()) {
-            let expected = format!("whole seconds for {name}");
-            return Err(mistake("duration", found.as_str(), &expected));
-        }
+        generator.examine_duration(duration)?;
         if stall * 2 > duration {
+            let found = format!("{} s", duration.as_secs_f64());
             let expected = "at least twice the stall";
             return Err(mistake("duration", found.as_str(), expected));
         }
@@ -200,7 +195,7 @@ impl Workload for Load {
         let server = Running::start(parameters.server, parameters.value.0 as usize)?;
         // Other generators inherit it.
         pin(own_cpu)?;
-        own::fill(&server, &parameters)?;
+        own::prepare(&server, &parameters)?;
         parameters.generator.prepare(&server, &parameters)?;
         let closed = own::load(&server, &parameters, Pace::Closed, parameters.warm_up)?;
         let closed_rate = closed.rate().unwrap_or_default();
@@ -245,6 +240,18 @@ impl Workload for Load {
     }
 }
 
+/// Checks the size of a value or a document.
+///
+/// # Errors
+/// It is none, or more than a store takes.
+pub(in crate::systems) fn examine_size(name: &str, size: Bytes) -> Result<(), Mistake> {
+    let found = format!("{} B", size.0);
+    match (1..=1 << 20).contains(&size.0) {
+        true => Ok(()),
+        false => Err(mistake(name, found.as_str(), "\"1 B\" to \"1 MiB\"")),
+    }
+}
+
 /// A trial of either kind of generator.
 struct Trial {
     report: Report,
@@ -271,19 +278,11 @@ fn own_trial(
     let cpu_before = clock_gettime(ClockId::ThreadCPUTime);
     let record = own::load(server, parameters, pace, duration)?;
     let cpu = Duration::try_from(clock_gettime(ClockId::ThreadCPUTime) - cpu_before)?;
-    let latency = |level| Some(record.latency.quantile(level)?.as_secs_f64());
     let intended = pace.rate().map(|rate| rate * duration.as_secs_f64());
     // The last one of a trial is due at its end, give or take a rounding.
     let off = |intended: f64| (record.scheduled as f64 - intended).abs() as u64;
     Ok(Trial {
-        report: Report {
-            rate: record.rate().unwrap_or_default(),
-            p50: latency(0.5),
-            p99: latency(0.99),
-            p999: latency(0.999),
-            bytes_per_response: record.bytes_per_response(),
-            responses: Some(record.answered()),
-        },
+        report: Report::of(&record),
         cpu,
         scheduled: record.scheduled,
         unanswered: record.scheduled - record.answered(),

@@ -11,6 +11,7 @@ use tare_load::{
 };
 
 use super::server::{Running, Server};
+use super::tool::Report;
 use super::LoadParameters;
 
 /// The first key: "tare:" and eleven digits are the 16 bytes that redis-benchmark's and memaslap's
@@ -22,7 +23,7 @@ const FILL_PIPELINE: usize = 16;
 
 /// A protocol with keys of equal length.
 #[derive(Clone)]
-pub(in crate::systems) struct Padded<P>(pub(in crate::systems) P);
+struct Padded<P>(P);
 
 impl<P: Protocol> Protocol for Padded<P> {
     fn greet(&mut self, out: &mut Vec<u8>) -> usize {
@@ -48,35 +49,56 @@ impl<P: Protocol> Protocol for Padded<P> {
     }
 }
 
-/// Writes every key once; nothing for nginx.
+/// Writes every key once; nothing for nginx. The other requests of these options are as given.
 ///
 /// # Errors
 /// A key could not be written.
-pub(super) fn fill(server: &Running, parameters: &LoadParameters) -> anyhow::Result<()> {
-    if parameters.server == Server::Nginx {
+pub(in crate::systems) fn fill(
+    server: Server,
+    target: &Target,
+    options: Options,
+) -> anyhow::Result<()> {
+    if server == Server::Nginx {
         return Ok(());
     }
-    let options = options(parameters);
+    let keys = options.workload.keys;
     let fill = Options {
-        pipeline: FILL_PIPELINE,
         workload: Workload {
             set_share: 1.0,
             pattern: KeyPattern::Sequential,
             ..options.workload
         },
-        duration: super::FILL_MAX,
-        requests: Some(parameters.keys),
+        requests: Some(keys),
         ..options
     };
-    let record = trial(server, parameters, &fill)?;
+    let record = trial(server, target, &fill)?;
     ensure!(
-        record.served == parameters.keys,
-        "found {} of {} keys written: {}",
+        record.served == keys,
+        "found {} of {keys} keys written: {}",
         record.served,
-        parameters.keys,
         record.first_error.as_deref().unwrap_or("no response")
     );
     Ok(())
+}
+
+/// Writes every key of a trial's server.
+///
+/// # Errors
+/// As [`fill`].
+pub(super) fn prepare(server: &Running, parameters: &LoadParameters) -> anyhow::Result<()> {
+    let options = Options {
+        pipeline: FILL_PIPELINE,
+        duration: super::FILL_MAX,
+        ..options(parameters)
+    };
+    fill(parameters.server, &target(server), options)
+}
+
+fn target(server: &Running) -> Target {
+    Target {
+        address: server.address(),
+        tls: None,
+    }
 }
 
 /// Runs one load for `duration`; every response must serve its request.
@@ -95,37 +117,56 @@ pub(super) fn load(
         duration,
         ..options(parameters)
     };
-    let record = trial(server, parameters, &options)?;
-    let lost = record.misses + record.refused + record.failed + record.timed_out;
-    if lost > 0 {
-        let error = record.first_error.as_deref().unwrap_or("a key is missing");
-        bail!(
-            "{lost} of {} requests were not served: {error}",
-            record.issued
-        );
-    }
+    let record = trial(parameters.server, &target(server), &options)?;
+    complete(&record, false)?;
     match record.is_invalid() {
         Some(reason) => bail!("invalid: {reason}"),
         None => Ok(record),
     }
 }
 
+/// Checks that every request was served; misses are no faults if some are wanted.
+///
+/// # Errors
+/// The number of those that were not, with the first reason.
+pub(in crate::systems) fn complete(record: &Record, has_misses: bool) -> anyhow::Result<()> {
+    let misses = if has_misses { 0 } else { record.misses };
+    let lost = misses + record.refused + record.failed + record.timed_out;
+    let error = record.first_error.as_deref();
+    ensure!(
+        lost == 0,
+        "{lost} of {} requests were not served: {}",
+        record.issued,
+        error.unwrap_or("a key is missing, or there is no response")
+    );
+    Ok(())
+}
+
+impl Report {
+    /// Returns the report of a load by Tare's own generator.
+    pub(in crate::systems) fn of(record: &Record) -> Report {
+        let latency = |level| Some(record.latency.quantile(level)?.as_secs_f64());
+        Report {
+            rate: record.rate().unwrap_or_default(),
+            p50: latency(0.5),
+            p99: latency(0.99),
+            p999: latency(0.999),
+            bytes_per_response: record.bytes_per_response(),
+            responses: Some(record.answered()),
+        }
+    }
+}
+
 /// The options that trials of these parameters share. One thread, which is this one, pinned
 /// beforehand.
 fn options(parameters: &LoadParameters) -> Options {
-    let value_len = parameters.value.0 as u32;
+    let workload = workload(parameters.server, parameters.value.0, parameters.keys);
     Options {
         connections: parameters.connections,
         pipeline: parameters.pipeline,
-        workload: match parameters.server {
-            Server::Nginx => Workload::default(),
-            _ => Workload {
-                set_share: parameters.sets,
-                keys: parameters.keys,
-                pattern: KeyPattern::Uniform,
-                value_len: ValueLen::Range(value_len, value_len),
-                hit_share: 1.0,
-            },
+        workload: Workload {
+            set_share: parameters.sets,
+            ..workload
         },
         warm_up: Duration::ZERO,
         timeout: super::TIMEOUT,
@@ -133,22 +174,39 @@ fn options(parameters: &LoadParameters) -> Options {
     }
 }
 
-fn trial(
-    server: &Running,
-    parameters: &LoadParameters,
+/// Reads of keys that a server has, with values of this length; of nginx, its document.
+pub(in crate::systems) fn workload(server: Server, value_len: u64, keys: u64) -> Workload {
+    let value_len = value_len as u32;
+    match server {
+        Server::Nginx => Workload::default(),
+        _ => Workload {
+            set_share: 0.0,
+            keys,
+            pattern: KeyPattern::Uniform,
+            value_len: ValueLen::Range(value_len, value_len),
+            hit_share: 1.0,
+        },
+    }
+}
+
+/// Runs a load on a server.
+///
+/// # Errors
+/// It cannot be reached.
+pub(in crate::systems) fn trial(
+    server: Server,
+    target: &Target,
     options: &Options,
 ) -> anyhow::Result<Record> {
-    let address = server.address();
-    let target = Target { address, tls: None };
     let go_on = AtomicBool::new(false);
-    Ok(match parameters.server {
+    Ok(match server {
         Server::Nginx => {
-            let http = Http::new(&address.to_string(), &[super::DOCUMENT.into()], &[])?;
-            run(&target, &http, options, &go_on)?
+            let http = Http::new(&target.address.to_string(), &[super::DOCUMENT.into()], &[])?;
+            run(target, &http, options, &go_on)?
         }
-        Server::Memcached => run(&target, &Padded(MemcachedText::default()), options, &go_on)?,
+        Server::Memcached => run(target, &Padded(MemcachedText::default()), options, &go_on)?,
         Server::Redis => run(
-            &target,
+            target,
             &Padded(Resp::new(RespVersion::Two)),
             options,
             &go_on,

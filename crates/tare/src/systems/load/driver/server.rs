@@ -3,15 +3,18 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context as _};
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::{kill_process_group, Pid, Signal};
 use tare_lab::choices;
 use tare_lab::parameters::Choice as _;
 
+use super::service::{folder_text, Service};
 use crate::machine::load_program;
+use crate::program::leash;
 
 choices! {
     /// The server of a trial.
@@ -29,6 +32,9 @@ choices! {
 /// The longest time until a server answers.
 const START_MAX: Duration = Duration::from_secs(10);
 
+/// Bytes of the values of a store, for memcached's memory.
+const STORE: u64 = 96 << 20;
+
 /// The longest time for an answer to the question what it has served.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -39,13 +45,12 @@ const PORTS_MAX: u32 = 3;
 const TICK: Duration = Duration::from_millis(10);
 
 /// The path of nginx's own counts.
-const STATUS: &str = "/tare-status";
+pub(super) const STATUS: &str = "/tare-status";
 
 /// A server that is running.
 pub(in crate::systems) struct Running {
     child: Child,
-    kind: Server,
-    address: SocketAddr,
+    service: Service,
     /// Its configuration, its files and its log.
     folder: tempfile::TempDir,
 }
@@ -79,75 +84,77 @@ impl Running {
         }
     }
 
-    fn start_on(kind: Server, document_len: usize, address: SocketAddr) -> anyhow::Result<Running> {
-        let name = kind.name();
+    fn start_on(kind: Server, document: usize, address: SocketAddr) -> anyhow::Result<Running> {
+        let service = Service {
+            kind,
+            address,
+            document,
+            threads: 1,
+            store: STORE,
+            identity: None,
+        };
+        let mut running = Running::begin(service, false)?;
+        Served::wait(kind, address, START_MAX, || running.check())?;
+        Ok(running)
+    }
+
+    /// Starts a server, which the kernel ends with this thread; `is_apart` is true for a network
+    /// namespace of its own.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(in crate::systems) fn begin(service: Service, is_apart: bool) -> anyhow::Result<Running> {
+        let name = service.program();
         let folder = tempfile::Builder::new().prefix("tare-load-").tempdir()?;
-        let mut command = Command::new(load_program(name).context("no program")?);
-        let port = address.port().to_string();
-        match kind {
-            Server::Nginx => {
-                let path = folder.path().to_str().context("a path of no text")?;
-                fs::write(folder.path().join("index.html"), "x".repeat(document_len))?;
-                let config = nginx(&Nginx {
-                    folder: path,
-                    address,
-                    tls: None,
-                    workers: 1,
-                    daemon: false,
-                });
-                fs::write(folder.path().join("nginx.conf"), config)?;
-                command.args(["-e", "stderr", "-p", path, "-c", "nginx.conf"]);
-            }
-            Server::Memcached => {
-                command.args(["-l", "127.0.0.1", "-p", &port, "-U", &port, "-t", "1"]);
-                command.args(["-m", "256", "-c", "8192"]);
-                if rustix::process::geteuid().is_root() {
-                    command.args(["-u", "root"]);
-                }
-            }
-            Server::Redis => {
-                command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]);
-                command.args(["--appendonly", "no", "--daemonize", "no", "--dir"]);
-                command.arg(folder.path());
-            }
+        let path = folder_text(folder.path())?;
+        for (name, bytes) in service.files(path, false) {
+            fs::write(folder.path().join(name), bytes)?;
         }
         let log = File::create(folder.path().join("log"))?;
+        let program = load_program(name).with_context(|| format!("no {name}"))?;
+        let mut command = leash();
+        if is_apart {
+            command.args(["unshare", "--net", "--"]);
+        }
         command
+            .arg(program)
+            .args(service.arguments(path, false))
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let child = command.spawn().with_context(|| name.to_owned())?;
-        let mut running = Running {
+        let child = command.spawn().context(name)?;
+        Ok(Running {
             child,
-            kind,
-            address,
+            service,
             folder,
+        })
+    }
+
+    /// Checks that it runs.
+    ///
+    /// # Errors
+    /// It has ended: with the end of its log.
+    pub(in crate::systems) fn check(&mut self) -> anyhow::Result<()> {
+        let Some(status) = self.child.try_wait()? else {
+            return Ok(());
         };
-        let deadline = Instant::now() + START_MAX;
-        loop {
-            let state = match (running.child.try_wait()?, running.served()) {
-                (None, Ok(_)) => return Ok(running),
-                (None, Err(_)) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(5));
-                    continue;
-                }
-                (None, Err(error)) => format!("no answer after {START_MAX:?}: {error:#}"),
-                (Some(status), _) => format!("it ended by itself: {status}"),
-            };
-            let log = fs::read_to_string(running.folder.path().join("log")).unwrap_or_default();
-            let last: Vec<&str> = log.trim().lines().rev().take(3).collect();
-            let last: Vec<&str> = last.into_iter().rev().collect();
-            bail!("{name}: {state}: {}", last.join("; "));
-        }
+        let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.trim().lines().collect();
+        let last = lines[lines.len().saturating_sub(3)..].join("; ");
+        bail!(
+            "{} ended by itself: {status}; {last}",
+            self.service.program()
+        )
     }
 
     /// Its address.
     pub(in crate::systems) fn address(&self) -> SocketAddr {
-        self.address
+        self.service.address
     }
 
     /// Its process.
-    pub(super) fn pid(&self) -> Pid {
+    pub(in crate::systems) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
@@ -161,7 +168,7 @@ impl Running {
     /// # Errors
     /// As [`Served::ask`].
     pub(super) fn served(&self) -> anyhow::Result<Served> {
-        Served::ask(self.kind, self.address)
+        Served::ask(self.service.kind, self.service.address)
     }
 
     /// Processor time of all its threads since its start, to a [`TICK`].
@@ -181,7 +188,7 @@ impl Running {
 impl Drop for Running {
     /// SIGKILL ends a server that is stopped too, and there is nothing that it would have to save.
     fn drop(&mut self) {
-        let _ = kill_process(self.pid(), Signal::KILL);
+        let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.child.wait();
     }
 }
@@ -204,6 +211,28 @@ impl Served {
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         read_served(kind, &answer).with_context(|| format!("{} says {answer:?}", kind.name()))
+    }
+
+    /// Waits until a server answers; `check` returns an error if it never will.
+    ///
+    /// # Errors
+    /// As that; no answer in time.
+    pub(in crate::systems) fn wait(
+        kind: Server,
+        address: SocketAddr,
+        limit: Duration,
+        mut check: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let until = Instant::now() + limit;
+        while let Err(error) = Served::ask(kind, address) {
+            check()?;
+            if Instant::now() > until {
+                let name = kind.name();
+                return Err(error.context(format!("{name} does not answer for {limit:?}")));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// The difference to an earlier answer, without the questions themselves.
@@ -266,57 +295,6 @@ fn read_served(kind: Server, answer: &str) -> Option<Served> {
         hits,
         answer: answer.len() as u64,
     })
-}
-
-/// The settings of nginx.
-pub(in crate::systems) struct Nginx<'a> {
-    /// The folder of its files.
-    pub(in crate::systems) folder: &'a str,
-    /// The address without TLS.
-    pub(in crate::systems) address: SocketAddr,
-    /// The address with TLS, for which `cert.pem` and `key.pem` are in the folder.
-    pub(in crate::systems) tls: Option<SocketAddr>,
-    /// Processes that serve.
-    pub(in crate::systems) workers: usize,
-    /// True if it is to go into the background.
-    pub(in crate::systems) daemon: bool,
-}
-
-/// The configuration of nginx, which closes no connection by itself.
-pub(in crate::systems) fn nginx(settings: &Nginx<'_>) -> String {
-    let Nginx {
-        folder,
-        address,
-        workers,
-        ..
-    } = settings;
-    let on = |is_on: bool| if is_on { "on" } else { "off" };
-    let daemon = on(settings.daemon);
-    // One process alone needs no other that watches it. Several take the rights of another user,
-    // who cannot read a folder of root's, unless they are told.
-    let processes = match workers {
-        1 => "master_process off;".to_owned(),
-        _ if rustix::process::geteuid().is_root() => {
-            format!("worker_processes {workers};\nuser root;")
-        }
-        _ => format!("worker_processes {workers};"),
-    };
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-    let temporary = temporary.map(|name| format!("{name}_temp_path \"{folder}/{name}\";"));
-    let tls = settings.tls.map_or(String::new(), |tls| {
-        format!(
-            "listen {tls} ssl;\n    ssl_certificate \"{folder}/cert.pem\";\n    \
-             ssl_certificate_key \"{folder}/key.pem\";\n    ssl_protocols TLSv1.3;\n    "
-        )
-    });
-    format!(
-        "daemon {daemon};\n{processes}\npid \"{folder}/pid\";\nerror_log stderr;\n\
-         events {{ worker_connections 8192; }}\n\
-         http {{\n  access_log off;\n  etag off;\n  keepalive_requests 1000000000;\n  open_file_cache max=16;\n  \
-         {}\n  server {{\n    listen {address};\n    {tls}root \"{folder}\";\n    \
-         location = {STATUS} {{ stub_status; }}\n  }}\n}}\n",
-        temporary.join("\n  ")
-    )
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context as _};
 use tare_import::{Format, Run, Statistic};
 use tare_lab::choices;
+use tare_lab::driver::Mistake;
 use tare_lab::parameters::Choice as _;
 use wait4::Wait4 as _;
 
@@ -19,6 +20,7 @@ use super::server::{Running, Server};
 use super::LoadParameters;
 use crate::machine::load_program;
 use crate::program::leash;
+use crate::systems::workload::mistake;
 
 choices! {
     /// The generator of a trial.
@@ -69,9 +71,18 @@ impl Generator {
         }
     }
 
-    /// Returns true if its trials last whole seconds.
-    pub(in crate::systems) fn takes_whole_seconds(self) -> bool {
-        matches!(self, Generator::Wrk | Generator::Memaslap)
+    /// Checks that a trial can last so long: of some generators whole seconds.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub(in crate::systems) fn examine_duration(self, duration: Duration) -> Result<(), Mistake> {
+        let takes_whole_seconds = matches!(self, Generator::Wrk | Generator::Memaslap);
+        if takes_whole_seconds && (duration.subsec_nanos() > 0 || duration.is_zero()) {
+            let found = format!("{} s", duration.as_secs_f64());
+            let expected = format!("whole seconds for {}", self.name());
+            return Err(mistake("duration", found.as_str(), &expected));
+        }
+        Ok(())
     }
 
     /// Returns true if it can mix writes and reads.

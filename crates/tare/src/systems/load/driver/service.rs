@@ -1,5 +1,4 @@
-//! The server of a leg: its files and its command line, which are the same on the host and in a
-//! guest.
+//! The files and the command line of a server, which are the same wherever it runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,10 +11,8 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore};
 use tare_lab::parameters::Choice as _;
 
-use crate::systems::load::driver::{nginx, Nginx, Server};
+use super::server::{Server, STATUS};
 
-/// The port without TLS, which answers questions about the server's counts in any case.
-const PORT: u16 = 8080;
 /// The port with TLS.
 const TLS_PORT: u16 = 8443;
 /// The name that a certificate is for.
@@ -27,36 +24,25 @@ const MIB: u64 = 1 << 20;
 
 /// A server and what it serves.
 #[derive(Clone)]
-pub(super) struct Service {
+pub(in crate::systems) struct Service {
     /// The program.
-    pub(super) kind: Server,
+    pub(in crate::systems) kind: Server,
+    /// The address without TLS, which answers questions about the server's counts in any case.
+    pub(in crate::systems) address: SocketAddr,
     /// Bytes of nginx's document.
-    pub(super) document: usize,
+    pub(in crate::systems) document: usize,
     /// Threads of memcached, or processes of nginx; a Redis has one.
-    pub(super) threads: usize,
+    pub(in crate::systems) threads: usize,
     /// Bytes of all values.
-    pub(super) store: u64,
+    pub(in crate::systems) store: u64,
     /// The certificate and its key; `None` without TLS.
-    pub(super) identity: Option<Identity>,
-}
-
-impl From<usize> for Service {
-    /// An nginx of one process, without TLS, with a document of this length.
-    fn from(document: usize) -> Service {
-        Service {
-            kind: Server::Nginx,
-            document,
-            threads: 1,
-            store: 0,
-            identity: None,
-        }
-    }
+    pub(in crate::systems) identity: Option<Identity>,
 }
 
 /// A certificate that was made for a run, and its private key, as PEM.
 #[derive(Clone)]
-pub(super) struct Identity {
-    pub(super) certificate: String,
+pub(in crate::systems) struct Identity {
+    pub(in crate::systems) certificate: String,
     key: String,
 }
 
@@ -65,7 +51,7 @@ impl Identity {
     ///
     /// # Errors
     /// There is no random number.
-    pub(super) fn new() -> anyhow::Result<Identity> {
+    pub(in crate::systems) fn new() -> anyhow::Result<Identity> {
         let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
         Ok(Identity {
             certificate: made.cert.pem(),
@@ -78,7 +64,7 @@ impl Identity {
 ///
 /// # Errors
 /// It is no certificate.
-pub(super) fn trusting(
+pub(in crate::systems) fn trusting(
     certificate: &str,
 ) -> anyhow::Result<(Arc<ClientConfig>, ServerName<'static>)> {
     let mut roots = RootCertStore::empty();
@@ -96,7 +82,7 @@ pub(super) fn trusting(
 
 impl Service {
     /// Returns the package that has the program.
-    pub(super) fn package(&self) -> &'static str {
+    pub(in crate::systems) fn package(&self) -> &'static str {
         match self.kind {
             Server::Nginx => "nginx-light",
             Server::Memcached => "memcached",
@@ -105,32 +91,27 @@ impl Service {
     }
 
     /// Returns the address at which it serves on a host, and that for questions about its counts.
-    pub(super) fn addresses(&self, ip: Ipv4Addr) -> (SocketAddr, SocketAddr) {
-        let port = match self.identity {
-            Some(_) => TLS_PORT,
-            None => PORT,
-        };
-        ((ip, port).into(), (ip, PORT).into())
+    pub(in crate::systems) fn addresses(&self, ip: Ipv4Addr) -> (SocketAddr, SocketAddr) {
+        let port = self.address.port();
+        let served = self.identity.as_ref().map_or(port, |_| TLS_PORT);
+        ((ip, served).into(), (ip, port).into())
     }
 
     /// Returns the memory that it needs for its values, in MiB.
-    pub(super) fn store_mib(&self) -> u64 {
+    pub(in crate::systems) fn store_mib(&self) -> u64 {
         (self.store * STORE_FACTOR).div_ceil(MIB)
     }
 
     /// Returns its files, by name in its folder. `is_daemon` is true if it is to go into the
     /// background.
-    pub(super) fn files(&self, folder: &str, is_daemon: bool) -> Vec<(&'static str, Vec<u8>)> {
+    pub(in crate::systems) fn files(
+        &self,
+        folder: &str,
+        is_daemon: bool,
+    ) -> Vec<(&'static str, Vec<u8>)> {
         let mut files = Vec::new();
         if self.kind == Server::Nginx {
-            let (any, tls) = (Ipv4Addr::UNSPECIFIED, self.identity.is_some());
-            let config = nginx(&Nginx {
-                folder,
-                address: (any, PORT).into(),
-                tls: tls.then_some((any, TLS_PORT).into()),
-                workers: self.threads,
-                daemon: is_daemon,
-            });
+            let config = self.nginx(folder, is_daemon);
             files.push(("nginx.conf", config.into_bytes()));
             files.push(("index.html", vec![b'x'; self.document]));
         }
@@ -142,23 +123,26 @@ impl Service {
     }
 
     /// Returns its arguments, without the program's name.
-    pub(super) fn arguments(&self, folder: &str, is_daemon: bool) -> Vec<String> {
+    pub(in crate::systems) fn arguments(&self, folder: &str, is_daemon: bool) -> Vec<String> {
         let tls = self.identity.is_some();
         let (cert, key) = (format!("{folder}/cert.pem"), format!("{folder}/key.pem"));
+        let (ip, port) = (self.address.ip(), self.address.port());
         let line = match self.kind {
             Server::Nginx => format!("-e stderr -p {folder} -c nginx.conf"),
             Server::Memcached => {
                 let (threads, store) = (self.threads, self.store_mib() + 64);
                 let daemon = if is_daemon { " -d" } else { "" };
+                let is_root = rustix::process::geteuid().is_root();
+                let user = if is_root { " -u root" } else { "" };
                 let listen = match tls {
                     true => format!(
-                        "-l notls:0.0.0.0:{PORT},0.0.0.0:{TLS_PORT} -Z \
+                        "-l notls:{ip}:{port},{ip}:{TLS_PORT} -Z \
                          -o ssl_chain_cert={cert},ssl_key={key}"
                     ),
-                    false => format!("-l 0.0.0.0 -p {PORT}"),
+                    false => format!("-l {ip} -p {port} -U {port}"),
                 };
                 // A value of 1 MiB is an item that is longer.
-                format!("{listen} -t {threads} -m {store} -I 2m -c 8192 -u root{daemon}")
+                format!("{listen} -t {threads} -m {store} -I 2m -c 8192{user}{daemon}")
             }
             Server::Redis => {
                 let daemon = if is_daemon { "yes" } else { "no" };
@@ -170,7 +154,7 @@ impl Service {
                     false => String::new(),
                 };
                 format!(
-                    "--bind 0.0.0.0 --port {PORT} --protected-mode no --appendonly no \
+                    "--bind {ip} --port {port} --protected-mode no --appendonly no \
                      --daemonize {daemon} --dir {folder}{tls} --save"
                 )
             }
@@ -183,8 +167,40 @@ impl Service {
         words
     }
 
+    /// Returns the configuration of nginx, which closes no connection by itself.
+    fn nginx(&self, folder: &str, is_daemon: bool) -> String {
+        let (address, workers) = (self.address, self.threads);
+        let daemon = if is_daemon { "on" } else { "off" };
+        // One process alone needs no other that watches it. Several take the rights of another
+        // user, who cannot read a folder of root's, unless they are told.
+        let processes = match workers {
+            1 => "master_process off;".to_owned(),
+            _ if rustix::process::geteuid().is_root() => {
+                format!("worker_processes {workers};\nuser root;")
+            }
+            _ => format!("worker_processes {workers};"),
+        };
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+        let temporary = temporary.map(|name| format!("{name}_temp_path \"{folder}/{name}\";"));
+        let tls = self.identity.as_ref().map_or(String::new(), |_| {
+            let tls = SocketAddr::new(address.ip(), TLS_PORT);
+            format!(
+                "listen {tls} ssl;\n    ssl_certificate \"{folder}/cert.pem\";\n    \
+                 ssl_certificate_key \"{folder}/key.pem\";\n    ssl_protocols TLSv1.3;\n    "
+            )
+        });
+        format!(
+            "daemon {daemon};\n{processes}\npid \"{folder}/pid\";\nerror_log stderr;\n\
+             events {{ worker_connections 8192; }}\n\
+             http {{\n  access_log off;\n  etag off;\n  keepalive_requests 1000000000;\n  open_file_cache max=16;\n  \
+             {}\n  server {{\n    listen {address};\n    {tls}root \"{folder}\";\n    \
+             location = {STATUS} {{ stub_status; }}\n  }}\n}}\n",
+            temporary.join("\n  ")
+        )
+    }
+
     /// Returns the program's name.
-    pub(super) fn program(&self) -> &'static str {
+    pub(in crate::systems) fn program(&self) -> &'static str {
         self.kind.name()
     }
 }
@@ -193,7 +209,7 @@ impl Service {
 ///
 /// # Errors
 /// It has one.
-pub(super) fn folder_text(folder: &std::path::Path) -> anyhow::Result<&str> {
+pub(in crate::systems) fn folder_text(folder: &std::path::Path) -> anyhow::Result<&str> {
     let text = folder.to_str().filter(|text| !text.contains(' '));
     text.with_context(|| {
         format!("found the folder {folder:?}, expected one without blanks: set TMPDIR")
@@ -207,6 +223,7 @@ mod tests {
     fn service(kind: Server, tls: bool) -> Service {
         Service {
             kind,
+            address: (Ipv4Addr::UNSPECIFIED, 8080).into(),
             document: 3,
             threads: 4,
             store: 10 * MIB,
