@@ -73,7 +73,7 @@ pub(crate) fn build() -> Result<Vec<Binary>, String> {
 
 /// The test program that a message of Cargo's is about.
 fn binary(message: &str) -> Option<Binary> {
-    if !message.contains(r#""test":true},"#) {
+    if !message.contains(r#""test":true},"features""#) {
         return None;
     }
     let program = PathBuf::from(text(message, "executable")?);
