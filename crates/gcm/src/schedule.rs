@@ -48,6 +48,7 @@ const LINE: usize = 64;
 pub(crate) struct Schedule {
     /// K^16/x, …, K/x, where K = H^lanes: each lane hashes every `lanes`-th block. They are divided
     /// by x because that is what a product of reflected polynomials wants (`x86/ghash.rs`).
+    /// Registers of one block use `powers` in their place, which are the same.
     pub(crate) strides: [Block; STRIDES],
     /// So that H^5/x begins a line.
     gap: [Block; 1],
@@ -108,9 +109,13 @@ impl Schedule {
             };
             let registers = shape.step_len / (16 * shape.lanes);
             let strides = (steps * registers).min(STRIDES);
-            let end = offset_of!(Self, strides) + BLOCK * STRIDES;
-            for at in (end - BLOCK * strides..end).step_by(LINE) {
-                line(at);
+            if shape.lanes == 1 {
+                powers = powers.max(strides);
+            } else {
+                let end = offset_of!(Self, strides) + BLOCK * STRIDES;
+                for at in (end - BLOCK * strides..end).step_by(LINE) {
+                    line(at);
+                }
             }
         }
         let first = offset_of!(Self, powers) + BLOCK * POWER_MAX.saturating_sub(powers);
@@ -131,10 +136,14 @@ impl Schedule {
             .wrapping_byte_add(at)
     }
 
-    /// One past K/x, the last stride.
+    /// One past K/x, the last stride of registers of so many blocks.
     #[inline(always)]
-    pub(crate) fn strides_end(&self) -> *const Block {
-        self.strides.as_ptr_range().end
+    pub(crate) fn strides_end(&self, lanes: usize) -> *const Block {
+        if lanes == 1 {
+            self.powers_from(0)
+        } else {
+            self.strides.as_ptr_range().end
+        }
     }
 }
 

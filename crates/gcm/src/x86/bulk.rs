@@ -230,7 +230,7 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     ) -> __m128i {
         // SAFETY: under the contract of `run`: `head_len` bytes are at `src` and `dst`.
         unsafe {
-            let none = Powers::Strides(self.schedule.strides_end());
+            let none = Powers::Strides(self.schedule.strides_end(V::COUNT));
             let state = self.keystream::<ROUNDS, false>(&mut Sum::zero(), none);
             let last_key = V::splat_from(self.schedule.round_keys.as_ptr().add(ROUNDS));
             let mut tag_mask = _mm_setzero_si128();
@@ -272,7 +272,7 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
             let mut left = count;
             while left > 0 {
                 let together = left.min(STRIDES / N);
-                let mut powers = self.schedule.strides_end().sub(together * N);
+                let mut powers = self.schedule.strides_end(V::COUNT).sub(together * N);
                 let mut sum = Sum::zero();
                 for _ in 0..together {
                     if V::COUNT > 1 {
@@ -375,7 +375,7 @@ pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, cons
     // SAFETY: the caller's contract.
     unsafe {
         let mut steps = Steps::<V, N>::new(schedule, nonce, counter);
-        let none = Powers::Strides(schedule.strides_end());
+        let none = Powers::Strides(schedule.strides_end(V::COUNT));
         steps.step::<ROUNDS, SEAL, false>(src, dst, &mut Sum::zero(), none);
         steps.pending[0] = steps.pending[0].xor(V::in_first_lane(state));
         let step_len = 16 * N * V::COUNT;
@@ -426,7 +426,7 @@ pub(super) unsafe fn hash_alone<V: Lanes, const N: usize>(
         let mut left = count - 1;
         while left > 0 {
             let together = left.min(STRIDES / N);
-            let mut powers = schedule.strides_end().sub(together * N);
+            let mut powers = schedule.strides_end(V::COUNT).sub(together * N);
             let mut sum = Sum::zero();
             for _ in 0..together {
                 fetch_ahead(src, step_len);
@@ -465,7 +465,7 @@ pub(super) unsafe fn decrypt_alone<V: Lanes, const N: usize, const ROUNDS: usize
     // SAFETY: the caller's contract.
     unsafe {
         let mut steps = Steps::<V, N>::new(schedule, nonce, counter);
-        let none = Powers::Strides(schedule.strides_end());
+        let none = Powers::Strides(schedule.strides_end(V::COUNT));
         for at in (0..count).map(|step| step * 16 * N * V::COUNT) {
             let (src, dst) = (src.add(at), dst.add(at));
             steps.step::<ROUNDS, false, false>(src, dst, &mut Sum::zero(), none);

@@ -22,8 +22,10 @@ pub(super) unsafe fn fill(schedule: &mut Schedule, key: &[u8], lanes: usize) {
         // Each power is a product of two of about half its exponent, which waits for few others.
         let powers = schedule.powers.as_mut_ptr().add(POWER_MAX).cast();
         fill_powers(powers, POWER_MAX, h);
-        let strides = schedule.strides.as_mut_ptr().add(STRIDES).cast();
-        fill_powers(strides, STRIDES, _mm_load_si128(powers.sub(lanes)));
+        if lanes > 1 {
+            let strides = schedule.strides.as_mut_ptr().add(STRIDES).cast();
+            fill_powers(strides, STRIDES, _mm_load_si128(powers.sub(lanes)));
+        }
     }
 }
 
