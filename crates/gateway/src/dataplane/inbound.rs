@@ -21,7 +21,7 @@ use super::window::Refused;
 use super::worker::WorkerId;
 use super::{
     discard, fragment, icmp, link_kind, set_aside, Dataplane, DropReason, Output, OwnAddresses,
-    Station,
+    Station, KEYS_AHEAD,
 };
 use crate::dataplane::ecn;
 use crate::dataplane::esp::{self, Aad};
@@ -90,8 +90,17 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     output.forward.reserve(input.len());
     let tables = Arc::clone(&worker.tables);
     admit_all(worker, &tables, &mut scratch, input, output);
-    number_all(worker, &tables, &mut scratch);
-    open(&tables, &mut scratch);
+    if tables.inbound.are_few() {
+        number_all(worker, &tables, &mut scratch);
+        open::<false>(&tables, &mut scratch);
+    } else {
+        let first = scratch.frames.len().min(KEYS_AHEAD);
+        for job in &scratch.jobs[..first] {
+            prefetch_key(&tables, job);
+        }
+        number_all(worker, &tables, &mut scratch);
+        open::<true>(&tables, &mut scratch);
+    }
     claim(&worker.id, &tables, &mut scratch);
     finish(worker, &tables, now, &mut scratch, output);
     worker.inbound = scratch;
@@ -141,7 +150,7 @@ fn admit_all(
     }
     worker.received.received_bytes += bytes;
     let n = frames.len();
-    for at in n..n + 2 * ahead {
+    for at in n..n + ahead {
         find_ahead(tables, &mut jobs[..n], at);
     }
     if !all {
@@ -240,20 +249,14 @@ fn admit(
 /// The number of packets between prefetching memory and reading it.
 const AHEAD: usize = 12;
 
-/// Finds the SA of a packet that was looked at some packets ago, and asks for the key of one before
-/// that. What each reads was asked for a step earlier, so nothing waits for memory while there are
-/// other packets to look at.
+/// Finds the SA of a packet that was looked at some packets ago. What this reads was asked for
+/// then, so nothing waits for memory while there are other packets to look at.
 #[inline]
 fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
     if let Some(job) = at.checked_sub(AHEAD).and_then(|at| jobs.get_mut(at)) {
         job.sa = tables.inbound.find(job.spi).unwrap_or(u32::MAX);
         if let Some(sa) = tables.inbound.at(job.sa) {
             sa.prefetch();
-        }
-    }
-    if let Some(job) = at.checked_sub(2 * AHEAD).and_then(|at| jobs.get(at)) {
-        if let Some(sa) = tables.inbound.at(job.sa) {
-            sa.key.prefetch(usize::from(job.len));
         }
     }
 }
@@ -306,10 +309,18 @@ fn cause_of(refused: Refused) -> DropReason {
     }
 }
 
+/// Prefetches the key of a packet.
+#[inline]
+fn prefetch_key(tables: &Tables, job: &Job) {
+    if let Some(sa) = tables.inbound.at(job.sa) {
+        sa.key.prefetch(usize::from(job.len));
+    }
+}
+
 /// The third pass: opens. A packet that cannot be described stays unauthentic, as do those after
 /// it.
 #[inline(never)]
-fn open(tables: &Tables, scratch: &mut Scratch) {
+fn open<const MANY: bool>(tables: &Tables, scratch: &mut Scratch) {
     let Scratch {
         frames,
         jobs,
@@ -318,7 +329,14 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
     } = scratch;
     let outcomes = &mut outcomes[..frames.len()];
     outcomes.fill(Err(DropReason::Forged));
-    let packets = frames.iter_mut().zip(&*jobs).map_while(|(frame, job)| {
+    let jobs = &jobs[..frames.len()];
+    let mut later = jobs.iter().skip(KEYS_AHEAD);
+    let packets = frames.iter_mut().zip(jobs).map_while(|(frame, job)| {
+        if MANY {
+            if let Some(job) = later.next() {
+                prefetch_key(tables, job);
+            }
+        }
         let sa = tables.inbound.at(job.sa)?;
         let payload = &mut frame[usize::from(job.front) + 8..];
         let (iv, rest) = payload.split_first_chunk_mut::<8>()?;

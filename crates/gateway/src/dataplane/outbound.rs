@@ -18,7 +18,7 @@ use super::version::{RouteBy, Version, V4, V6};
 use super::worker::WorkerId;
 use super::{
     discard, fragment, icmp, link_kind, set_aside, Dataplane, DropReason, InterfaceHeaders, Origin,
-    Output, Station,
+    Output, Station, KEYS_AHEAD,
 };
 use crate::dataplane::esp::{self, Aad};
 
@@ -57,6 +57,8 @@ struct Job {
     next_header: u8,
     /// Bytes in front of what is encrypted.
     front: u8,
+    /// Bytes that are encrypted.
+    len: u16,
     aad: Aad,
     /// [`Fate::Sealed`] but within the first pass.
     fate: Fate,
@@ -100,8 +102,16 @@ pub(super) fn run(
     if !look_up(&tables, &worker.id, &scratch) {
         fit(worker, now, &mut scratch, output);
     }
-    encapsulate(worker, &tables, &mut scratch);
-    seal(worker, &tables, &mut scratch, output);
+    if tables.routes_are_few() {
+        encapsulate(worker, &tables, &mut scratch);
+        seal::<false>(worker, &tables, &mut scratch, output);
+    } else {
+        for (frame, job) in scratch.frames.iter().zip(&scratch.jobs).take(KEYS_AHEAD) {
+            prefetch_key(&tables, worker.id.number(), job.route, frame.len());
+        }
+        encapsulate(worker, &tables, &mut scratch);
+        seal::<true>(worker, &tables, &mut scratch, output);
+    }
     worker.outbound = scratch;
 }
 
@@ -319,9 +329,6 @@ fn encapsulate(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scrat
                 continue;
             }
         };
-        // The next pass reads it; of thousands of routes it is not in the caches.
-        let inner = frames[0].len() - HEADER;
-        sa.key.prefetch(inner + esp::padding(inner) + esp::TRAILER);
         let (bytes, result) = write_all(&worker.public, sa, number, frames, run);
         sa.count(bytes, &worker.id);
         if let Err(cause) = result {
@@ -346,6 +353,14 @@ fn refuse(worker: &mut Dataplane, tables: &BoundTables, run: &[Job], cause: Drop
 #[inline]
 fn outbound_sa(tables: &Tables, route: u32, worker: usize) -> Option<&OutboundSa> {
     Some(tables.routes.get(route as usize)?.outbound(worker)?)
+}
+
+/// Prefetches the key of a route, for a packet of about `len` bytes.
+#[inline]
+fn prefetch_key(tables: &Tables, worker: usize, route: u32, len: usize) {
+    if let Some(sa) = outbound_sa(tables, route, worker) {
+        sa.key.prefetch(len);
+    }
 }
 
 /// Writes headers and trailers of a run of packets, whose sequence numbers begin with `number`.
@@ -462,21 +477,34 @@ fn write<const OUTER: usize>(
     };
     parts().ok_or(DropReason::NoBuffer)?;
     job.front = (HEADER + OUTER + esp::HEADER) as u8;
+    job.len = (inner + padding + esp::TRAILER) as u16;
     job.aad.set(sa.spi, job.sequence, sa.sequence_mode);
     Ok(())
 }
 
 /// The last passes: seals, and writes the tags.
 #[inline(never)]
-fn seal(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scratch, output: &mut Output) {
+fn seal<const MANY: bool>(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    scratch: &mut Scratch,
+    output: &mut Output,
+) {
     let Scratch {
         frames, jobs, tags, ..
     } = scratch;
     let number = worker.id.number();
     let mut sealed = 0;
+    let jobs = &jobs[..frames.len()];
+    let mut later = jobs.iter().skip(KEYS_AHEAD);
     // The first that cannot be described ends the iteration; it is never sent, nor is any behind
     // it.
-    let packets = frames.iter_mut().zip(&*jobs).map_while(|(frame, job)| {
+    let packets = frames.iter_mut().zip(jobs).map_while(|(frame, job)| {
+        if MANY {
+            if let Some(job) = later.next() {
+                prefetch_key(tables, number, job.route, usize::from(job.len));
+            }
+        }
         let sa = outbound_sa(tables, job.route, number)?;
         let end = frame.len() - esp::ICV;
         let data = &mut frame[usize::from(job.front)..end];
@@ -489,7 +517,7 @@ fn seal(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scratch, out
         tags[number] = tag;
         sealed += 1;
     });
-    for job in &jobs[sealed..frames.len()] {
+    for job in &jobs[sealed..] {
         worker.sent.drop(DropReason::NoSa);
         let drops = &tables.drops;
         drops.outbound(job.route, DropReason::NoSa, &worker.id);

@@ -30,7 +30,16 @@ pub struct Tables {
     pub exchange_port: u16,
 }
 
+/// The most SAs of which the caches hold all that a packet needs.
+const FEW: usize = 128;
+
 impl Tables {
+    /// Returns true if there are so few routes that the caches hold them and their keys.
+    #[inline]
+    pub(crate) fn routes_are_few(&self) -> bool {
+        self.routes.len() <= FEW
+    }
+
     /// Prefetches a route, which is read some packets later.
     #[inline]
     pub(crate) fn prefetch_route(&self, route: u32) {
@@ -142,7 +151,7 @@ impl SpiTable {
     /// Returns true if there are so few that the caches hold them.
     #[inline]
     pub(crate) fn are_few(&self) -> bool {
-        self.slots.len() <= 256
+        self.slots.len() <= 2 * FEW
     }
 
     /// Prefetches the slot of the SA with this SPI.
