@@ -32,7 +32,9 @@ impl Run {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("tmp")).unwrap();
         let errors = fs::File::create(folder.path().join("errors")).unwrap();
-        let tare = Command::new(TARE)
+        // A runner may have left signals ignored, as `nohup` does.
+        let tare = Command::new("env")
+            .args(["--default-signal=HUP,INT,TERM", TARE])
             .args(["run", "--rounds", "1"])
             .args(experiment)
             .arg("--out")
