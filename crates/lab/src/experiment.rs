@@ -270,6 +270,8 @@ pub enum ClaimKind {
         within: Selector,
         /// The counter that proves there was something to count (draws, packets); must not be 0.
         out_of: String,
+        /// True if cells that this machine cannot run are left out, as long as there are others.
+        where_testable: bool,
     },
 }
 

@@ -470,6 +470,32 @@ fn a_frame_over_the_mtu_is_named_with_its_size_and_what_to_do() {
 }
 
 #[test]
+fn the_kind_of_each_port_is_printed_in_words() {
+    if !namespaces_or_not_tested() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let one = capture(folder.path(), "one.pcap", &[60]);
+    let tare = env!("CARGO_BIN_EXE_tare");
+    for (port, wanted) in [
+        ("packet", "packet socket"),
+        ("xdp-generic", "AF_XDP generic"),
+        ("xdp-native", "AF_XDP native"),
+    ] {
+        let output = over_a_cable(&format!(
+            "{tare} loadtest transient -p constant --count 1 -b 1e6 -D 0.05 --warm-up 0 --port {port} {one} a b near0 {one} b a far0"
+        ));
+        assert_exit(&output, 0);
+        let err = text(&output.stderr);
+        for name in ["near0", "far0"] {
+            let line = format!("tare: {name}: {wanted}");
+            assert!(err.lines().any(|l| l.starts_with(&line)), "{line}: {err}");
+        }
+        assert!(!err.contains("Xdp"), "{err}");
+    }
+}
+
+#[test]
 fn threads_send_together_and_every_packet_is_accounted_for() {
     if !namespaces_or_not_tested() {
         return;

@@ -291,7 +291,12 @@ impl Reader<'_> {
             "out_of",
             "the counter that proves there was something to count",
         );
+        let where_testable = fields.get("where_testable");
         let within = self.within(within);
+        let where_testable = match where_testable {
+            Some(node) => node.boolean(),
+            None => Some(false),
+        };
         let counter = counter.and_then(|node| self.cells.words.counter(&node));
         let out_of = out_of.and_then(|node| {
             let name = self.cells.words.counter(&node)?;
@@ -305,6 +310,7 @@ impl Reader<'_> {
             counter: counter?,
             within: within?,
             out_of: out_of?,
+            where_testable: where_testable?,
         })
     }
 

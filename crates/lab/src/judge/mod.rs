@@ -224,7 +224,8 @@ fn examine(
             counter,
             within,
             out_of,
-        } => match zero::count(trials, counter, within, out_of) {
+            where_testable,
+        } => match zero::count(trials, counter, within, out_of, *where_testable) {
             Ok(counted) => {
                 result.measured = counted.happened.map(|happened| happened as f64);
                 result.n = counted.rounds;

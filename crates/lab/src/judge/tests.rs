@@ -155,6 +155,7 @@ fn zero() -> ClaimKind {
         counter: "lost".into(),
         within: Selector::default(),
         out_of: "draws".into(),
+        where_testable: false,
     }
 }
 

@@ -22,7 +22,8 @@ pub(super) struct Counted {
 /// Sums `counter` over every trial of the cells, second runs of the baseline included.
 ///
 /// One event refutes the claim, whatever else went wrong. None confirms it only where every
-/// trial counted, and had something to count: `out_of` is above 0.
+/// trial counted, and had something to count: `out_of` is above 0. With `where_testable` that is
+/// said of the cells that this machine can run, and the reason names how many it cannot.
 ///
 /// # Errors
 /// A cell that this machine cannot run, where no other says enough.
@@ -31,6 +32,7 @@ pub(super) fn count(
     counter: &str,
     within: &Selector,
     out_of: &str,
+    where_testable: bool,
 ) -> Result<Counted, Obstacle> {
     let mut happened = 0u64;
     let mut chances = 0u64;
@@ -40,8 +42,17 @@ pub(super) fn count(
     let mut rounds = 0usize;
     let mut obstacle = None;
     let mut waiting = None;
+    let mut left_out = 0usize;
+    let mut cells = 0usize;
     for cell in chosen(trials, within) {
-        obstacle = obstacle.or_else(|| cell.not_testable());
+        cells += 1;
+        let untestable = cell.not_testable();
+        if where_testable && untestable.is_some() {
+            left_out += 1;
+            obstacle = obstacle.or(untestable);
+            continue;
+        }
+        obstacle = obstacle.or(untestable);
         waiting = waiting.or_else(|| (cell.ran() == 0).then(|| cell.name()));
         for record in cell.records() {
             let Outcome::Done { counters, .. } = &record.outcome else {
@@ -63,9 +74,15 @@ pub(super) fn count(
         }
         rounds = rounds.max(cell.ran() - cell.failed());
     }
-    if let Some(obstacle) = obstacle.filter(|_| happened == 0) {
-        return Err(obstacle);
-    }
+    let is_enough = happened > 0 || where_testable && left_out < cells;
+    let without = match obstacle {
+        Some(obstacle) if !is_enough => return Err(obstacle),
+        Some(Obstacle::NotTestable(why)) if left_out > 0 => {
+            let left_out = words::count(left_out, "cell");
+            format!("; {left_out} cannot run here: {why}")
+        }
+        _ => String::new(),
+    };
     let (verdict, reason) = if happened > 0 {
         (
             Verdict::NotReproduced,
@@ -96,7 +113,10 @@ pub(super) fn count(
             ),
         )
     } else {
-        (Verdict::Reproduced, format!("0 of {chances} {out_of}"))
+        (
+            Verdict::Reproduced,
+            format!("0 of {chances} {out_of}{without}"),
+        )
     };
     Ok(Counted {
         happened: (counted + silent > 0 && (silent == 0 || happened > 0)).then_some(happened),

@@ -232,6 +232,16 @@ fn each_kind_of_claim_is_read() {
                 counter: "operations".into(),
                 within: write,
                 out_of: "bytes verified".into(),
+                where_testable: false,
+            },
+        ),
+        (
+            r#"zero = { counter = "operations", out_of = "bytes verified", where_testable = true }"#,
+            ClaimKind::Zero {
+                counter: "operations".into(),
+                within: Selector::default(),
+                out_of: "bytes verified".into(),
+                where_testable: true,
             },
         ),
     ];

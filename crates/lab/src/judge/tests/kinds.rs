@@ -299,6 +299,42 @@ fn an_event_refutes_a_zero_whatever_this_machine_cannot_run() {
 }
 
 #[test]
+fn a_zero_where_testable_leaves_out_what_this_machine_cannot_run_and_says_so() {
+    let mut kind = zero();
+    if let ClaimKind::Zero { where_testable, .. } = &mut kind {
+        *where_testable = true;
+    }
+    let one = experiment(vec![axis("way", &[0, 1])], vec![kind]);
+    let missing = || Outcome::NotTestable {
+        reason: "no such way".into(),
+        remedy: None,
+    };
+    let with = |there: Outcome| {
+        judged(&one, 2, move |at, _| match on(at, "way") {
+            0.0 => there.clone(),
+            _ => missing(),
+        })
+        .remove(0)
+    };
+    let clean = with(counts(Some(0), 10));
+    assert_eq!(clean.verdict, Verdict::Reproduced);
+    assert_eq!(
+        reason(&clean),
+        "0 of 20 draws; 1 cell cannot run here: no such way"
+    );
+    assert_eq!(
+        with(counts(Some(1), 10)).verdict,
+        Verdict::NotReproduced,
+        "it counts what can run"
+    );
+    let none = with(missing());
+    assert_eq!(none.verdict, Verdict::NotTestable);
+    assert_eq!(reason(&none), "no such way");
+    let empty = run_of(&one, &[]);
+    assert_eq!(reason(&empty.claims[0]), "no trial of way=0 has run");
+}
+
+#[test]
 fn an_order_with_a_cell_that_the_matrix_lacks_is_no_order_of_the_others() {
     let ranked = [1, 2, 9].map(|x| selector(&[("x", x)])).to_vec();
     let kind = ClaimKind::Order {
