@@ -157,6 +157,11 @@ fn test() -> Result<(), String> {
         "test --release --locked -p tare-gcm --test wipe --test page_end",
     ));
     jobs.push(Job::step(
+        "the cipher without the standard library",
+        "cargo",
+        "run --locked --quiet -p tare-gcm-without-std",
+    ));
+    jobs.push(Job::step(
         "documentation examples",
         "cargo",
         "test --workspace --doc --locked",

@@ -14,8 +14,8 @@ use crate::memory::goes_past_page_end;
 use crate::schedule::Schedule;
 use crate::wipe::wipe;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
-use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 
 /// The common part of a packet to be sealed and of one to be opened.
 #[derive(Clone, Copy)]

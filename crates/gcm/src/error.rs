@@ -1,6 +1,6 @@
 //! Errors, each with what to do about it.
 
-use std::fmt;
+use core::fmt;
 
 /// The reason that a call did not seal or open a message.
 ///
@@ -100,4 +100,4 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl core::error::Error for Error {}

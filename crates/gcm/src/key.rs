@@ -7,8 +7,9 @@ use crate::schedule::Schedule;
 use crate::stream::{Pieces, Stream, Work};
 use crate::wipe::wipe;
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
+use crate::place::Place;
+use alloc::boxed::Box;
 use core::fmt;
-use tare_memory::Shared;
 use zeroize::zeroize_stack;
 
 /// An AES-128-GCM or AES-256-GCM key, expanded for one [`Path`], wiped on drop.
@@ -41,7 +42,7 @@ impl fmt::Debug for Key {
 
 enum Engine {
     Native {
-        schedule: Shared<Schedule>,
+        schedule: Place,
         kernel: &'static Kernel,
     },
     Portable(Box<PortableKey>),
@@ -80,7 +81,7 @@ impl Key {
         }
         let engine = match native::kernel(path, key.len()) {
             Some(kernel) => {
-                let schedule = Shared::filled(Schedule::EMPTY, |schedule| {
+                let schedule = Place::filled(Schedule::EMPTY, |schedule| {
                     // SAFETY: the path is available, so the processor has its instructions.
                     unsafe { (kernel.fill)(schedule, key) };
                 });

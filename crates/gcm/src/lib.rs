@@ -1,4 +1,7 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
 
 #[cfg(feature = "aead")]
 pub mod aead;
@@ -12,6 +15,7 @@ mod key;
 mod memory;
 mod once;
 mod path;
+mod place;
 mod portable;
 #[allow(dead_code, reason = "used where `native` has kernels")]
 mod schedule;

@@ -25,7 +25,7 @@
 //! let _ = key.open(&Nonce::from([0; 12]), &[], SharedRead::from(&[0u8; 4][..]), &Tag::from([0; 16]), shared);
 //! ```
 
-use std::marker::PhantomData;
+use core::marker::PhantomData;
 
 /// Returns true if the 64 bytes at `p` go past the end of its page.
 ///

@@ -1,7 +1,7 @@
 //! The implementations of AES-GCM, and which of them this processor can run.
 
-use std::fmt;
-use std::sync::OnceLock;
+use core::fmt;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// One implementation. All give the same results under the same contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,8 +23,16 @@ impl Path {
 
     /// Returns the fastest path of this processor; chosen once, the same for all keys and inputs.
     pub fn best() -> Path {
-        static BEST: OnceLock<Path> = OnceLock::new();
-        *BEST.get_or_init(|| Path::available().next().unwrap_or(Path::Portable))
+        const UNKNOWN: u8 = u8::MAX;
+        static BEST: AtomicU8 = AtomicU8::new(UNKNOWN);
+        let known = BEST.load(Ordering::Relaxed);
+        if let Some(path) = Path::ALL.get(usize::from(known)) {
+            return *path;
+        }
+        let best = Path::available().next().unwrap_or(Path::Portable);
+        // Other threads find the same.
+        BEST.store(best as u8, Ordering::Relaxed);
+        best
     }
 
     /// Returns the paths that this processor can run, the fastest first; the last is always

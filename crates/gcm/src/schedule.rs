@@ -1,7 +1,6 @@
 //! Round keys and powers of the hash key, computed once for each key, and their layout.
 
 use core::mem::offset_of;
-use tare_memory::{Arena, Placed};
 
 /// 16 bytes, aligned.
 #[derive(Clone, Copy)]
@@ -144,12 +143,5 @@ impl Schedule {
         } else {
             self.strides.as_ptr_range().end
         }
-    }
-}
-
-impl Placed for Schedule {
-    fn arena() -> &'static Arena<Schedule> {
-        static SCHEDULES: Arena<Schedule> = Arena::new();
-        &SCHEDULES
     }
 }

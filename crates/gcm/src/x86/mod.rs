@@ -21,21 +21,41 @@ pub(crate) use finish::{copy_in, copy_out};
 
 use crate::kernel::Kernel;
 use crate::Path;
+use core::arch::x86_64::__cpuid_count;
 
 /// Returns true if this processor can run the path.
 pub(crate) fn is_available(path: Path) -> bool {
-    use std::arch::is_x86_feature_detected as has;
-    let aesni = has!("aes") && has!("pclmulqdq") && has!("ssse3") && has!("sse4.1");
-    let vaes = aesni && has!("avx2") && has!("vaes") && has!("vpclmulqdq");
     match path {
-        Path::Vaes512 => {
-            let avx512 =
-                has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
-            vaes && avx512 && has!("avx512vbmi") && has!("bmi1") && has!("bmi2")
-        }
-        Path::Vaes256 => vaes,
-        Path::AesNi => aesni,
+        Path::Vaes512 => has_vaes() && avx512::get(),
+        Path::Vaes256 => has_vaes(),
+        Path::AesNi => aesni::get(),
         Path::Portable => false,
+    }
+}
+
+cpufeatures::new!(aesni, "aes", "pclmulqdq", "ssse3", "sse4.1");
+cpufeatures::new!(avx2, "avx2");
+cpufeatures::new!(
+    avx512,
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512dq",
+    "avx512vbmi",
+    "bmi1",
+    "bmi2"
+);
+
+/// Returns true for VAES and VPCLMULQDQ on registers of 256 bits. (`cpufeatures` wants AVX-512 for
+/// both, which Alder Lake and Zen 3 lack.)
+fn has_vaes() -> bool {
+    /// Bits of ECX in leaf 7.
+    const VAES: u32 = 1 << 9;
+    const VPCLMULQDQ: u32 = 1 << 10;
+    // AVX2 is in the same leaf, so there is one.
+    aesni::get() && avx2::get() && {
+        let found = __cpuid_count(7, 0).ecx;
+        found & VAES != 0 && found & VPCLMULQDQ != 0
     }
 }
 
