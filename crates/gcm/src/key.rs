@@ -2,12 +2,12 @@
 
 use crate::kernel::{Batch4, Kernel};
 use crate::native;
+use crate::place::Place;
 use crate::portable::{self, PortableKey, PortableStream};
 use crate::schedule::Schedule;
 use crate::stream::{Pieces, Stream, Work};
 use crate::wipe::wipe;
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
-use crate::place::Place;
 use alloc::boxed::Box;
 use core::fmt;
 use zeroize::zeroize_stack;

@@ -8,9 +8,9 @@
 
 use crate::kernel::counter_after;
 use crate::once::volatile::{copy_in, copy_out};
-use alloc::boxed::Box;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128Enc, Aes256Enc};
+use alloc::boxed::Box;
 use ghash::universal_hash::UniversalHash;
 use ghash::GHash;
 use zeroize::Zeroize;
