@@ -8,7 +8,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use tare_farmem::operation::{Operation, SpaceId};
 use tare_farmem::protocol::{
-    Authentication, Client, ClientConfig, Protection, Response, Secret,
+    Authentication, Client, ClientConfig, Datagrams, Protection, Response, Secret,
 };
 use tare_sim::Instant;
 
@@ -56,11 +56,11 @@ fuzz_target!(|input: &[u8]| {
             _ => Operation::Find { name: b"name" },
         };
         submitted += usize::from(client.submit(now, space, &operation).is_ok());
-        let mut datagram = Vec::new();
-        while client.transmit(now, &mut datagram) {}
+        let mut sent = Datagrams::default();
+        while client.transmit(now, &mut sent) {}
         // A fence ends without the node.
         ended += std::iter::from_fn(|| client.poll()).count();
-        datagram.clear();
+        let mut datagram = Vec::new();
         let is_forged = choice & 0x40 != 0;
         if is_forged {
             datagram.extend_from_slice(rest);

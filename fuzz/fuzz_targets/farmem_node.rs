@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Guard, Operation, PageSize, Permission, SpaceId};
 use tare_farmem::protocol::{
-    Authentication, Node, NodeConfig, Protection, Replies, Request, Response, Secret,
+    Authentication, Datagrams, Node, NodeConfig, Protection, Request, Response, Secret,
 };
 use tare_sim::Instant;
 
@@ -52,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     node.set_secret(Secret::new(&[4; 32]));
     let mut keys = Protection::new(authentication(*choice, 2));
     keys.set_secret(Secret::new(&[4; 32]));
-    let mut replies = Replies::default();
+    let mut replies = Datagrams::default();
     let mut read = 0;
     for piece in input.chunks(64) {
         let [choice, time, rest @ ..] = piece else { break };
