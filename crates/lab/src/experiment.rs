@@ -271,6 +271,8 @@ pub enum ClaimKind {
         /// The counter that proves there was something to count (draws, packets); must not be 0.
         out_of: String,
         /// True if cells that this machine cannot run are left out, as long as there are others.
+        /// Runs recorded before this choice existed lack it.
+        #[serde(default)]
         where_testable: bool,
     },
 }
