@@ -152,7 +152,7 @@ fn trial(
         let region = Region::open(fd, &layout).expect("the same layout");
         let driver = Driver::new(region, 0, Settings::default(), Off).expect("a queue pair");
         let (tcp, secret) = (
-            Config::on_link([2, 0, 0, 0, 0, 2], GUEST),
+            variant.tcp(Config::on_link([2, 0, 0, 0, 0, 2], GUEST)),
             Secret::new(&[1; 16]),
         );
         let guest = Guest::new(driver, tcp, secret, server, services(direction), Off);

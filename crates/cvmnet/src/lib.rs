@@ -20,9 +20,7 @@
 //! # What is not there
 //! Frames in several buffers (`VIRTIO_NET_F_MRG_RXBUF`), indirect descriptors, packed
 //! queues, a control queue and the negotiation of features: both sides are given the same
-//! [`region::Config`]. The TAP device with the virtio header, and the choice of a queue pair by
-//! flow, are not there: behind the host's device is a port without offloads, or what its caller
-//! gives it.
+//! [`region::Config`]. The choice of a queue pair by flow is not there.
 #![forbid(unsafe_code)]
 
 pub mod bounce;

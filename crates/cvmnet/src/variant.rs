@@ -1,16 +1,23 @@
 //! The variants of the network path, as plain values: everything that differs between them.
 //!
-//! | variant | buffers of the device | headers | cipher | merging |
+//! | variant | buffers of the device | headers | cipher | segments are merged and cut |
 //! |---|---|---|---|---|
-//! | `baseline` | the guest's own, no copies | read in place | single reads | none |
+//! | `baseline` | the guest's own, no copies | read in place | single reads | by the guest |
 //! | `baseline-gro` | the guest's own, no copies | read in place | single reads | by the device |
-//! | `cvm` | bounced, a copy each way | private by the copy | single reads | none |
-//! | `zc` | shared, no copies | copied first | single reads | none |
-//! | `prpr` | bounced, a copy each way | private by the copy | single reads | by the host, before the ring |
-//! | `bifrost` | shared, no copies | copied first | single reads | by the host, before the ring |
-//! | `bifrost-unprotected` | shared, no copies | read in place | ordinary | by the host, before the ring |
+//! | `cvm` | bounced, a copy each way | private by the copy | single reads | by the guest |
+//! | `zc` | shared, no copies | copied first | single reads | by the guest |
+//! | `prpr` | bounced, a copy each way | private by the copy | single reads | by the host, outside of the ring |
+//! | `bifrost` | shared, no copies | copied first | single reads | by the host, outside of the ring |
+//! | `bifrost-unprotected` | shared, no copies | read in place | ordinary | by the host, outside of the ring |
 //!
 //! The driver of the ring is the same in all of them, with all of its checks.
+//!
+//! Where segments are merged and cut outside of the guest, frames of up to 64 KiB cross the ring in
+//! both directions, and the checksum of what is sent is computed there too: TLS, not TCP's checksum,
+//! is what a confidential guest relies on. The publication merges what is received; its guests leave
+//! cutting to the device in all variants. Here the offloads of the device are off in the variants
+//! without merging, in both directions alike. So `zc` to `cvm` is zero copy with frames of the MTU,
+//! `bifrost` to `prpr` is zero copy with large frames, and `prpr` to `cvm` is the size of the frames.
 //!
 //! The speed of the cipher must not decide between variants: five of the six published ones have
 //! the same, which reads each byte once, and is also the fastest. `bifrost-unprotected` has one on
@@ -19,6 +26,7 @@
 //! private memory it takes the single reads too. Sealing is the same in all.
 
 use crate::region::Config;
+use crate::tcp;
 
 /// The memory that the device reads and writes frames in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +58,12 @@ pub enum Cipher {
     SingleRead,
 }
 
-/// The party that makes large frames of consecutive segments.
+/// The party that makes large frames of consecutive segments, and cuts large frames into segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merging {
     /// None: frames of the MTU.
     None,
-    /// The host, before the ring (PRPR).
+    /// The host, outside of the ring (PRPR).
     Host,
     /// The device, by its offloads, as in a plain VM of today (a control; off in all others).
     Device,
@@ -177,9 +185,19 @@ impl Variant {
             .find(|variant| variant.name == name)
     }
 
-    /// Returns true if frames of up to 64 KiB arrive.
+    /// Returns true if frames of up to 64 KiB cross the ring.
     pub fn has_large_frames(&self) -> bool {
         self.merging != Merging::None
+    }
+
+    /// Returns the settings of the guest's TCP: these, with checksums and cutting left to the device
+    /// where frames are large.
+    pub fn tcp(&self, config: tcp::Config) -> tcp::Config {
+        tcp::Config {
+            checksum_offload: self.has_large_frames(),
+            segmentation_offload: self.has_large_frames(),
+            ..config
+        }
     }
 
     /// Returns the region of shared memory for this number of queue pairs.

@@ -96,7 +96,7 @@ fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
         std::thread::spawn(move || {
             let region = Region::open(fd, &layout).unwrap();
             let driver = Driver::new(region, 0, Settings::default(), Off).unwrap();
-            let tcp = Config::on_link([2, 0, 0, 0, 0, 2], GUEST);
+            let tcp = variant.tcp(Config::on_link([2, 0, 0, 0, 0, 2], GUEST));
             let streams: Box<dyn Service> = Box::new(Streams(from_guest, to_guest));
             let services = vec![(PORT, streams)];
             let secret = Secret::new(&[7; 16]);

@@ -91,7 +91,7 @@ fn exchange(variant: Variant, means: Option<Means>, has_stray: bool) -> usize {
     let stray = has_stray.then(|| driver.record().unwrap());
     let services: Vec<(u16, Box<dyn Service>)> = vec![(PORT, Box::new(Exchanges(stray)))];
     let (tcp, secret) = (
-        Config::on_link([2, 0, 0, 0, 0, 2], GUEST),
+        variant.tcp(Config::on_link([2, 0, 0, 0, 0, 2], GUEST)),
         Secret::new(&[7; 16]),
     );
     let mut guest = Guest::new(driver, tcp, secret, server, services, Off).unwrap();

@@ -37,7 +37,7 @@ fn guest<P: Probe>(fd: OwnedFd, variant: Variant, server: Server, probe: P) -> (
     let sink = Sink::new(1);
     let services: Vec<(u16, Box<dyn Service>)> = vec![(PORT, Box::new(sink.clone()))];
     let (tcp, secret) = (
-        Config::on_link([2, 0, 0, 0, 0, 2], GUEST),
+        variant.tcp(Config::on_link([2, 0, 0, 0, 0, 2], GUEST)),
         Secret::new(&[7; 16]),
     );
     let guest = Guest::new(driver, tcp, secret, server, services, probe).unwrap();

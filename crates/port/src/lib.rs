@@ -31,5 +31,5 @@ pub use open::{open, open_to_send, open_with_lanes, Kind, Opened};
 pub use packet_socket::PacketPort;
 pub use pcap_file::{PcapPort, CAPTURE_BYTES_MAX};
 pub use port::{Burst, Counters, Port, BURST};
-pub use tap::TapPort;
+pub use tap::{TapPort, VnetTap, VNET_HEADER};
 pub use xdp::{XdpMode, XdpPort, XdpProgram, XdpSender};

@@ -1,10 +1,10 @@
-//! Ports over TAP devices: what the kernel sends on the interface is received here, and what is
-//! sent here the kernel receives.
+//! TAP devices, as ports and as the network of a virtual machine: what the kernel sends on the
+//! interface is received here, and what is sent here the kernel receives.
 
 use std::ffi::CString;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -34,16 +34,7 @@ impl TapPort {
     /// Without CAP_NET_ADMIN, where something else has the name, or where the kernel has no TAP
     /// devices.
     pub fn open(name: &str, pool: &Pool) -> Result<TapPort, Error> {
-        let failed = |error| Error::os(format!("opening the TAP device \"{name}\""), error);
-        let device = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open("/dev/net/tun")
-            .map_err(|error| Error::os("opening /dev/net/tun", error))?;
-        attach(&device, name).map_err(failed)?;
-        let interface = Interface::by_name(name)?;
-        interface.set_up(true).map_err(failed)?;
+        let (device, interface) = open(name, 0)?;
         let mut port = TapPort {
             device,
             interface,
@@ -70,6 +61,136 @@ impl TapPort {
     }
 }
 
+/// Bytes of the header of a [`VnetTap`]'s frames.
+pub const VNET_HEADER: usize = 10;
+
+/// The process's side of a TAP device whose frames have a virtio-net header (virtio 1.2, 5.1.6,
+/// without `num_buffers`), by which checksums and the cutting of large packets can be left to the
+/// kernel: the network of a virtual machine. The device goes away with it, unless it was there
+/// before.
+pub struct VnetTap {
+    device: File,
+    interface: Interface,
+    dropped: u64,
+}
+
+impl VnetTap {
+    /// Makes a TAP device of this name, or opens the one that there is, and takes it up. With
+    /// `receives_large` the kernel leaves checksums and cutting to this side: packets of TCP have up
+    /// to 64 KiB and a partial checksum. Without, it sends frames of the MTU.
+    ///
+    /// # Errors
+    /// As [`TapPort::open`].
+    pub fn open(name: &str, receives_large: bool) -> Result<VnetTap, Error> {
+        let (device, interface) = open(name, libc::IFF_VNET_HDR)?;
+        let offloads = match receives_large {
+            true => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
+            false => 0,
+        };
+        // SAFETY: this request takes a number.
+        let set = unsafe {
+            libc::ioctl(
+                device.as_raw_fd(),
+                libc::TUNSETOFFLOAD,
+                libc::c_ulong::from(offloads),
+            )
+        };
+        check(set)
+            .map_err(|error| Error::os(format!("setting the offloads of \"{name}\""), error))?;
+        Ok(VnetTap {
+            device,
+            interface,
+            dropped: 0,
+        })
+    }
+
+    /// The kernel's side.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// The number of frames that were dropped: those that the kernel did not take and those that
+    /// filled all the room for one that is received.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Receives the next frame and returns its length; `None` if there is none now. A frame that
+    /// fills `frame` may have been cut, and is dropped.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn receive(
+        &mut self,
+        header: &mut [u8; VNET_HEADER],
+        frame: &mut [u8],
+    ) -> io::Result<Option<usize>> {
+        loop {
+            let room = frame.len();
+            let parts = &mut [IoSliceMut::new(header), IoSliceMut::new(frame)];
+            match self.device.read_vectored(parts) {
+                Ok(len) if (VNET_HEADER..VNET_HEADER + room).contains(&len) => {
+                    return Ok(Some(len - VNET_HEADER));
+                }
+                Ok(_) => self.dropped += 1,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return Ok(None),
+                    Some(libc::EINTR) => {}
+                    _ => return Err(gone(error)),
+                },
+            }
+        }
+    }
+
+    /// Sends a frame; returns false if the device has no room for it now. One that the kernel
+    /// refuses, by its header or as the interface is down, is dropped.
+    ///
+    /// # Errors
+    /// The interface is gone.
+    pub fn send(&mut self, header: &[u8; VNET_HEADER], frame: &[u8]) -> io::Result<bool> {
+        let parts = [IoSlice::new(header), IoSlice::new(frame)];
+        match self.device.write_vectored(&parts) {
+            Ok(_) => Ok(true),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(false),
+                Some(libc::EIO | libc::EINVAL | libc::ENOMEM) => {
+                    self.dropped += 1;
+                    Ok(true)
+                }
+                _ => Err(gone(error)),
+            },
+        }
+    }
+}
+
+impl AsFd for VnetTap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}
+
+impl fmt::Debug for VnetTap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.interface.name();
+        write!(f, "VnetTap({name}, {} dropped)", self.dropped)
+    }
+}
+
+/// Makes or opens the TAP device of this name, with further flags of `TUNSETIFF`, and takes it up.
+fn open(name: &str, flags: libc::c_int) -> Result<(File, Interface), Error> {
+    let failed = |error| Error::os(format!("opening the TAP device \"{name}\""), error);
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+        .map_err(|error| Error::os("opening /dev/net/tun", error))?;
+    attach(&device, name, flags).map_err(failed)?;
+    let interface = Interface::by_name(name)?;
+    interface.set_up(true).map_err(failed)?;
+    Ok((device, interface))
+}
+
 /// The transmit drops of an interface in `/proc/net/dev`: name, eight numbers of receiving, and of
 /// sending bytes, packets, errors, drops.
 fn dropped_in(table: &str, name: &str) -> Option<u64> {
@@ -80,7 +201,7 @@ fn dropped_in(table: &str, name: &str) -> Option<u64> {
     numbers.nth(8 + 3)?.parse().ok()
 }
 
-fn attach(device: &File, name: &str) -> io::Result<()> {
+fn attach(device: &File, name: &str, flags: libc::c_int) -> io::Result<()> {
     let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
     let text = CString::new(name).map_err(|_| invalid())?;
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('%') {
@@ -91,7 +212,7 @@ fn attach(device: &File, name: &str) -> io::Result<()> {
     for (to, from) in request.ifr_name.iter_mut().zip(text.as_bytes()) {
         *to = *from as libc::c_char;
     }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | flags) as i16;
     // SAFETY: this request reads and writes an `ifreq`.
     check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &mut request) })?;
     Ok(())

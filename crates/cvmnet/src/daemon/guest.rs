@@ -76,7 +76,7 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
     let driver = Driver::new(region, 0, settings, Off).map_err(Error::Region)?;
     let mut guest = Guest::new(
         driver,
-        config(&options.place),
+        agreement.variant.tcp(config(&options.place)),
         Secret::new(&secret),
         server,
         options.services,

@@ -8,18 +8,17 @@ use std::process::Child;
 use std::time::Duration;
 
 use tare_daemon::{Endpoints, Host, Level, LogOptions, Record, Signals};
-use tare_port::{Layout, Pool, TapPort, HEADROOM};
+use tare_port::VnetTap;
 use tare_sim::Instant;
 
 use super::link::{greet, pair, told};
 use super::{Agreement, Error, GuestReport, HostReport, Place, Report, KIND, POLL, PULSE};
 use crate::host::merge::Limits;
-use crate::host::{Captured, Device, DeviceSettings, PortFrames};
+use crate::host::{Captured, Device, DeviceSettings, TapFrames};
 use crate::region::Region;
 use crate::ring::{Doorbell, Notification};
+use crate::variant::Merging;
 
-/// Frames between the device and the port.
-const SLOTS: usize = 1024;
 /// The time that a guest has to end by itself.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -153,16 +152,12 @@ fn addresses(place: &Place) -> String {
 }
 
 /// Opens the TAP device.
-fn network(options: &HostOptions) -> Result<PortFrames<TapPort>, Error> {
+fn network(options: &HostOptions) -> Result<TapFrames, Error> {
     let failed = |what: &str, error| Error::Network(format!("{what} of {}", options.tap), error);
-    let pool = Pool::new(
-        SLOTS,
-        HEADROOM + 64 + 14 + options.place.mtu,
-        Layout::Spread,
-    );
-    let pool = pool.map_err(|error| failed("frames", error))?;
-    let port = TapPort::open(&options.tap, &pool).map_err(Error::Tap)?;
-    let (place, interface) = (&options.place, port.interface());
+    // The plain VM of today leaves merging to its device, and this one to the kernel.
+    let receives_large = options.agreement.variant.merging == Merging::Device;
+    let tap = VnetTap::open(&options.tap, receives_large).map_err(Error::Tap)?;
+    let (place, interface) = (&options.place, tap.interface());
     if let Some(address) = place.ip4.gateway {
         let set = interface.set_ip4(address, place.ip4.prefix_len);
         set.map_err(|error| failed("the address", error))?;
@@ -171,7 +166,7 @@ fn network(options: &HostOptions) -> Result<PortFrames<TapPort>, Error> {
         let set = interface.set_ip6(address, net.prefix_len);
         set.map_err(|error| failed("the IPv6 address", error))?;
     }
-    Ok(PortFrames::new(port, pool))
+    Ok(TapFrames::new(tap))
 }
 
 fn failed_capture(options: &HostOptions) -> impl Fn(io::Error) -> Error {

@@ -7,6 +7,7 @@ mod lossy;
 pub mod merge;
 mod peer;
 mod port;
+mod tap;
 
 use std::os::fd::BorrowedFd;
 
@@ -16,6 +17,7 @@ pub use flipper::Flipper;
 pub use lossy::Lossy;
 pub use peer::{ConnectFailure, Peer};
 pub use port::PortFrames;
+pub use tap::TapFrames;
 
 use crate::ring::NetHeader;
 
@@ -35,6 +37,20 @@ pub trait Frames {
     /// A descriptor that is readable when there may be a frame for the guest.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+}
+
+impl<F: Frames + ?Sized> Frames for Box<F> {
+    fn receive(&mut self, frame: &mut Vec<u8>) -> Option<NetHeader> {
+        (**self).receive(frame)
+    }
+
+    fn send(&mut self, frame: &[u8], header: NetHeader) -> bool {
+        (**self).send(frame, header)
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        (**self).wait_on()
     }
 }
 

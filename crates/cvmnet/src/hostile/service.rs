@@ -259,7 +259,12 @@ impl Scene {
         });
         let guest = Guest::new(
             driver,
-            network(2, GUEST),
+            // Where the host merges, the guest leaves cutting to it.
+            tcp::Config {
+                checksum_offload: merges,
+                segmentation_offload: merges,
+                ..network(2, GUEST)
+            },
             Secret::new(&[7; 16]),
             keys.server.clone(),
             vec![(PORT, services)],

@@ -1,6 +1,6 @@
 //! TAP devices, whose other side is a packet socket here.
 
-use tare_port::{Burst, Layout, PacketPort, Pool, Port, TapPort};
+use tare_port::{Burst, Layout, PacketPort, Pool, Port, TapPort, VnetTap, VNET_HEADER};
 
 use crate::namespace::{in_namespace, ip};
 use crate::traffic::{allocations, carries, numbered, receive, send};
@@ -86,5 +86,53 @@ fn a_name_that_no_device_can_have_is_refused() {
         }
         // Something else has it.
         assert!(TapPort::open("lo", &pool).is_err());
+    });
+}
+
+#[test]
+fn frames_with_headers_cross_both_ways_and_what_does_not_fit_is_counted() {
+    in_namespace(|| {
+        let pool = pool();
+        let mut tap = VnetTap::open("tap", false).unwrap();
+        let mut kernel = PacketPort::open(tap.interface(), &pool).unwrap();
+        let (mut header, mut frame) = ([0xff; VNET_HEADER], [0; 2000]);
+        let mut burst = Burst::new();
+        for n in 0..2000 {
+            let sent = numbered(&pool, n);
+            assert!(tap.send(&[0; VNET_HEADER], &sent).unwrap());
+            receive(&mut kernel, &mut burst, 1);
+            assert_eq!(*burst.pop().unwrap(), *sent, "to the kernel");
+            burst.push(sent.duplicate().unwrap());
+            send(&mut kernel, &mut burst);
+            let len = tap.receive(&mut header, &mut frame).unwrap().unwrap();
+            assert_eq!(frame[..len], *sent, "from the kernel");
+            assert_eq!(header[..2], [0, 0], "nothing was left to this side");
+        }
+        assert_eq!(tap.receive(&mut header, &mut frame).unwrap(), None);
+        assert_eq!(tap.dropped(), 0);
+        // The checksum of 16 bytes, which the kernel fills in for who looks at the frame.
+        let mut unfinished = numbered(&pool, 0);
+        unfinished.truncate(60);
+        unfinished[44..60].fill(1);
+        unfinished[50..52].fill(0);
+        let needs_checksum = [1, 0, 0, 0, 0, 0, 44, 0, 6, 0];
+        assert!(tap.send(&needs_checksum, &unfinished).unwrap());
+        // A way of cutting that there is not.
+        assert!(tap
+            .send(&[0, 9, 0, 0, 1, 0, 0, 0, 0, 0], &unfinished)
+            .unwrap());
+        assert_eq!(tap.dropped(), 1);
+        // Frames that fill the room may have been cut.
+        let sent = numbered(&pool, 1);
+        for (room, is_dropped) in [(sent.len(), true), (sent.len() + 1, false)] {
+            burst.push(sent.duplicate().unwrap());
+            send(&mut kernel, &mut burst);
+            let received = tap.receive(&mut header, &mut frame[..room]).unwrap();
+            assert_eq!(received, (!is_dropped).then_some(sent.len()));
+        }
+        assert_eq!(tap.dropped(), 2);
+        ip("link del dev tap");
+        let error = tap.receive(&mut header, &mut frame).unwrap_err();
+        assert!(error.to_string().contains("gone"), "{error}");
     });
 }

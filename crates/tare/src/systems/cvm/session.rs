@@ -340,11 +340,11 @@ fn serve<P: Probe>(
     let services = services(setup, folder, value, &sink, &source)?;
     let probe = probe();
     let driver = RingDriver::new(region, 0, settings, probe.clone()).map_err(text)?;
-    let config = Config {
+    let config = setup.variant.tcp(Config {
         // Answers are not to wait for what acknowledges them.
         no_delay: setup.work.protocol().is_some(),
         ..Config::on_link([2, 0, 0, 0, 0, 2], GUEST)
-    };
+    });
     let secret = Secret::new(&[1; 16]);
     let guest = Guest::new(driver, config, secret, server, services, probe.clone());
     let mut guest = guest.map_err(text)?;
