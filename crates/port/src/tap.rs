@@ -150,7 +150,11 @@ impl VnetTap {
     pub fn send(&mut self, header: &[u8; VNET_HEADER], frame: &[u8]) -> io::Result<bool> {
         let parts = [IoSlice::new(header), IoSlice::new(frame)];
         match self.device.write_vectored(&parts) {
-            Ok(_) => Ok(true),
+            // The kernel takes a frame whole or not at all.
+            Ok(len) => {
+                self.dropped += u64::from(len != VNET_HEADER + frame.len());
+                Ok(true)
+            }
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR) => Ok(false),
                 Some(libc::EIO | libc::EINVAL | libc::ENOMEM) => {
