@@ -197,7 +197,7 @@ fn exchange_within(spaces: &Namespaces, variant: Variant, amount: u64, seed: u64
         ..LineConfig::IDEAL
     };
     let address = Ipv4Addr::new(10, 78, 0, 1);
-    // What the guest leaves to its device is done by the kernel, or there is a port without offloads.
+    // The kernel does what the guest leaves to its device, or there is a port without offloads.
     let network: Box<dyn Frames> = if variant.has_large_frames() {
         let tap = VnetTap::open(TAP, variant.merging == Merging::Device).unwrap();
         tap.interface().set_ip4(address, 24).unwrap();
