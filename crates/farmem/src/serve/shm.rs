@@ -14,7 +14,7 @@ use super::lock;
 use super::source::{Source, Turn};
 use crate::protocol::{Execute, Node, Secret};
 use crate::transport::shm::{Counters, Server, ServerConfig};
-use crate::transport::Waiting;
+use crate::transport::{share, Waiting};
 
 /// Looks at the rings between two looks at the clock.
 const LOOKS: u32 = 256;
@@ -112,9 +112,11 @@ impl<S: Execute> Source<S> for ShmSource {
                     }
                     std::hint::spin_loop();
                 }
-                if Instant::now().since(start) >= busy {
+                let waited = Instant::now().since(start);
+                if waited >= busy {
                     break;
                 }
+                share(waited);
             }
         }
         let left = wait - busy;

@@ -12,7 +12,7 @@ use tare_sim::Instant;
 use super::lock;
 use super::source::{Source, Turn};
 use crate::protocol::{Execute, Node};
-use crate::transport::Waiting;
+use crate::transport::{share, Waiting};
 
 /// The longest sleep, and with that about the longest time until a worker sees that it is to stop.
 const SLEEP: Duration = Duration::from_millis(50);
@@ -151,9 +151,11 @@ impl<S: Execute> Worker<S> {
                 break;
             }
             let now = Instant::now();
-            if now.since(*start.get_or_insert(now)) >= busy {
+            let waited = now.since(*start.get_or_insert(now));
+            if waited >= busy {
                 break;
             }
+            share(waited);
         }
         if self.waiting != Waiting::Busy {
             self.sleep()?;

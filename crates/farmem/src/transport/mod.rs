@@ -24,6 +24,7 @@ use crate::operation::{Operation, SpaceId, Value};
 use crate::protocol::{Completion, Failure, OperationId, SubmitError};
 
 pub use faulty::{FaultCounts, Faults, Faulty};
+pub(crate) use link::share;
 pub use link::{Link, Waiting, DATAGRAM_MAX};
 pub use remote::Remote;
 pub use shared::{Member, Shared};

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use tare_sim::Instant;
 
-use super::link::{Link, Waiting};
+use super::link::{share, Link, Waiting};
 use crate::protocol::{Datagrams, RUN_BYTES};
 
 /// The room that a socket asks for in each direction, in bytes. Linux counts what packets take, not
@@ -179,6 +179,7 @@ impl UdpSocket {
                     }
                 }
                 now = Instant::now();
+                share(now.since(start));
             }
         }
         let wait = wait - busy;

@@ -119,6 +119,9 @@ impl Client {
             return;
         }
         self.hear(now, response.time_ns);
+        if part.was_lost() {
+            self.path.found(part.is_lost());
+        }
         let rtt_ns = now.as_nanos().saturating_sub(part.at.as_nanos());
         match response.status {
             status::BUSY => {
@@ -126,7 +129,7 @@ impl Client {
                 self.counters.busy += 1;
                 let timeout = self.path.timeout(part.retries.into());
                 self.requests.refuse(id, part.at + timeout);
-                self.path.lost(now);
+                self.path.refused(now, part.at);
                 return;
             }
             status::EPOCH => return,
@@ -168,18 +171,27 @@ impl Client {
         let Some((_, active)) = self.operations.at(slot) else {
             return;
         };
-        if part.length == active.head.length {
+        if active.answered == 0 {
             active.data = self.buffers.pop().unwrap_or_default();
-            active.data.extend_from_slice(response.body);
-        } else if let Some(place) = active.data.get_mut(part.offset as usize..) {
-            if let Some(place) = place.get_mut(..length) {
-                place.copy_from_slice(response.body);
-            }
+            active.data.reserve_exact(active.head.length as usize);
         }
+        put(&mut active.data, part.offset as usize, response.body);
         active.answered += part.length;
         if active.answered == active.head.length {
             let length = active.head.length;
             self.finish_read(slot, length);
         }
     }
+}
+
+/// Puts a part of a read where it belongs. Parts come in their order, but for those that were lost
+/// or overtaken, so what is behind the last one is not written twice: only what is left open in front
+/// of a part is filled with zeros until its own part comes.
+fn put(data: &mut Vec<u8>, offset: usize, part: &[u8]) {
+    if data.len() < offset {
+        data.resize(offset, 0);
+    }
+    let (over, behind) = part.split_at(part.len().min(data.len() - offset));
+    data[offset..][..over.len()].copy_from_slice(over);
+    data.extend_from_slice(behind);
 }

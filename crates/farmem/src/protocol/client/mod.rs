@@ -304,10 +304,12 @@ impl Client {
     pub fn tick(&mut self, now: Instant) {
         while let Some(id) = self.requests.due(now, &self.path) {
             let attempt = self.requests.find(id);
-            match attempt.and_then(|attempt| self.operations.get(attempt.operation)) {
-                Some(_) => {
+            let attempt =
+                attempt.filter(|attempt| self.operations.get(attempt.operation).is_some());
+            match attempt.map(|attempt| attempt.at) {
+                Some(sent) => {
                     self.requests.send_again(id);
-                    self.path.lost(now);
+                    self.path.lost(now, sent);
                 }
                 None => self.requests.remove(id),
             }

@@ -17,6 +17,12 @@ pub(super) struct Bounds {
     pub(super) datagram: u64,
 }
 
+impl Bounds {
+    fn window_initial(&self) -> u64 {
+        (self.datagram * WINDOW_INITIAL_DATAGRAMS).min(self.window_max)
+    }
+}
+
 /// Estimates of one path, from attempts that were answered and attempts that were not.
 ///
 /// The retransmission timeout is that of RFC 6298. Since each attempt has a number of its own, an
@@ -26,7 +32,12 @@ pub(super) struct Bounds {
 /// The window counts bytes in both directions. It grows as that of TCP does while round trips are
 /// shorter than the least one and the queueing time aimed at; else it shrinks in proportion to the
 /// excess, at most by half and once per round trip (the rule of Swift, Kumar et al. 2020, section
-/// 3.1, with the same constants).
+/// 3.1, with the same constants). Delay alone never takes it below its initial size: on a machine
+/// whose processors are all busy, round trips are as long as the scheduler makes them, whatever the
+/// window.
+///
+/// Loss halves it, once for all that was sent before. A node that did not run for a while looks like
+/// loss until it answers: then the window is what it was (as by the Eifel algorithm, RFC 4015).
 #[derive(Debug)]
 pub(super) struct Path {
     bounds: Bounds,
@@ -37,7 +48,10 @@ pub(super) struct Path {
     period_end: Instant,
     window: u64,
     slow_start: bool,
-    may_shrink: Instant,
+    /// The time when it shrank last: what was sent before is no reason to do so again.
+    shrunk: Instant,
+    /// The window before attempts were taken for lost; 0 if they were, or none was.
+    before_loss: u64,
 }
 
 const PERIOD: Duration = Duration::from_secs(10);
@@ -51,9 +65,10 @@ impl Path {
             variation_ns: 0,
             least_ns: [u64::MAX; 2],
             period_end: Instant::ZERO,
-            window: (bounds.datagram * WINDOW_INITIAL_DATAGRAMS).min(bounds.window_max),
+            window: bounds.window_initial(),
             slow_start: true,
-            may_shrink: Instant::ZERO,
+            shrunk: Instant::ZERO,
+            before_loss: 0,
         }
     }
 
@@ -103,7 +118,9 @@ impl Path {
         let target = least + self.bounds.queueing_ns;
         if rtt > target {
             let excess = 0.8 * (rtt - target) as f64 / rtt as f64;
-            self.shrink(now, 1.0 - excess.min(0.5));
+            let sent = Instant::ZERO + Duration::from_nanos(now.as_nanos().saturating_sub(rtt_ns));
+            let least = self.bounds.window_initial().min(self.window);
+            self.shrink(now, sent, 1.0 - excess.min(0.5), least);
         } else if outstanding * 2 >= self.window {
             // A window that is not used proves nothing about the path.
             let more = match self.slow_start {
@@ -114,18 +131,39 @@ impl Path {
         }
     }
 
-    /// Takes note of an attempt that was not answered in time, or was refused for lack of room.
-    pub(super) fn lost(&mut self, now: Instant) {
-        self.shrink(now, 0.5);
+    /// Takes note of an attempt that was not answered in time.
+    pub(super) fn lost(&mut self, now: Instant, sent: Instant) {
+        let before = self.before_loss.max(self.window);
+        if self.shrink(now, sent, 0.5, self.bounds.datagram) {
+            self.before_loss = before;
+        }
     }
 
-    fn shrink(&mut self, now: Instant, factor: f64) {
-        self.slow_start = false;
-        if now >= self.may_shrink {
-            let window = (self.window as f64 * factor) as u64;
-            self.window = window.max(self.bounds.datagram);
-            self.may_shrink = now + Duration::from_nanos(self.smoothed_ns);
+    /// Takes note of an attempt that the node had no room for.
+    pub(super) fn refused(&mut self, now: Instant, sent: Instant) {
+        self.shrink(now, sent, 0.5, self.bounds.datagram);
+    }
+
+    /// Takes note of an answer to an attempt that was taken for lost, or to a later one in its
+    /// place: the attempt was late, or lost indeed.
+    #[cold]
+    pub(super) fn found(&mut self, was_late: bool) {
+        let before = std::mem::take(&mut self.before_loss);
+        if was_late {
+            self.window = self.window.max(before);
         }
+    }
+
+    /// Multiplies the window, but not below `least`, unless it shrank since `sent`; returns true if
+    /// it was multiplied.
+    fn shrink(&mut self, now: Instant, sent: Instant, factor: f64, least: u64) -> bool {
+        self.slow_start = false;
+        let is_due = sent >= self.shrunk;
+        if is_due {
+            self.window = ((self.window as f64 * factor) as u64).max(least);
+            self.shrunk = now;
+        }
+        is_due
     }
 }
 
@@ -174,17 +212,63 @@ mod tests {
         assert_eq!(path.window(), start + 1500, "slow start");
         path.answered(now, 150000, 1500, start);
         assert_eq!(path.window(), start + 3000, "within the target");
+        path.answered(now, 100000, 3 * start, start);
+        let start = path.window();
         path.answered(now, 300000, 1500, start);
         let shrunk = path.window();
         assert!(shrunk < start && shrunk > start / 2, "{shrunk}");
-        path.answered(now, 300000, 1500, start);
-        path.lost(now);
-        assert_eq!(path.window(), shrunk, "the same round trip");
+        path.answered(now + micros(299), 300000, 1500, start);
+        path.lost(now + micros(10_000), now - micros(1));
+        assert_eq!(path.window(), shrunk, "sent before");
         path.answered(now, 100000, 1500, shrunk);
         let grown = path.window() - shrunk;
         assert!((1..200).contains(&grown), "{grown}");
-        (0..100).for_each(|n| path.lost(now + micros(10_000) * n));
+        for n in 0..100 {
+            let now = now + micros(10_000) * n;
+            path.lost(now, now);
+        }
         assert_eq!(path.window(), 1500, "one datagram is always allowed");
+    }
+
+    #[test]
+    fn delay_alone_never_takes_the_window_below_its_initial_size() {
+        let mut path = path();
+        let start = path.window();
+        path.answered(Instant::ZERO, 10_000, 1500, start);
+        let mut now = Instant::ZERO;
+        for _ in 0..100 {
+            now += micros(9000);
+            path.answered(now, 8_000_000, 1500, start);
+        }
+        assert_eq!(path.window(), start);
+        path.lost(now, now);
+        let halved = path.window();
+        path.answered(now + micros(9000), 8_000_000, 1500, start);
+        assert_eq!(path.window(), halved, "nor does it bring it back there");
+    }
+
+    #[test]
+    fn what_was_late_and_not_lost_gives_the_window_back() {
+        for was_late in [true, false] {
+            let mut path = path();
+            let start = path.window();
+            let mut now = Instant::ZERO + micros(1000);
+            // A series of losses in one silence.
+            for _ in 0..4 {
+                path.lost(now, now);
+                now += micros(1000);
+            }
+            let shrunk = path.window();
+            assert_eq!(shrunk, start / 16);
+            path.found(was_late);
+            assert_eq!(path.window(), if was_late { start } else { shrunk });
+            path.found(true);
+            assert_eq!(path.window(), if was_late { start } else { shrunk }, "once");
+            path.refused(now, now);
+            let refused = path.window();
+            path.found(true);
+            assert_eq!(path.window(), refused, "the node had no room");
+        }
     }
 
     #[test]

@@ -84,6 +84,17 @@ impl Attempt {
     fn counts(&self) -> bool {
         matches!(self.state, State::Flying | State::Refused)
     }
+
+    /// True if it is taken for lost.
+    pub(super) fn is_lost(&self) -> bool {
+        self.state == State::Lost
+    }
+
+    /// True if it, or one before it, was taken for lost.
+    #[inline]
+    pub(super) fn was_lost(&self) -> bool {
+        self.retries > 0 || self.is_lost()
+    }
 }
 
 /// The requests that are not answered.

@@ -129,9 +129,6 @@ impl Client {
                 at_ns,
                 part,
             });
-            if head.code == code::READ && length < head.length {
-                active.data.resize(head.length as usize, 0);
-            }
             let is_over = active.sent / TURN_BYTES != offset / TURN_BYTES;
             if active.sent == head.length {
                 self.ready.pop_front();
