@@ -13,11 +13,12 @@
 //! The driver of the ring is the same in all of them, with all of its checks.
 //!
 //! Where segments are merged and cut outside of the guest, frames of up to 64 KiB cross the ring in
-//! both directions, and the checksum of what is sent is computed there too: TLS, not TCP's checksum,
-//! is what a confidential guest relies on. The publication merges what is received; its guests leave
-//! cutting to the device in all variants. Here the offloads of the device are off in the variants
-//! without merging, in both directions alike. So `zc` to `cvm` is zero copy with frames of the MTU,
-//! `bifrost` to `prpr` is zero copy with large frames, and `prpr` to `cvm` is the size of the frames.
+//! both directions, and the checksum of what is sent is computed there too: TLS, not TCP's
+//! checksum, is what a confidential guest relies on. The publication merges what is received; its
+//! guests leave cutting to the device in all variants. Here the offloads of the device are off in
+//! the variants without merging, in both directions alike. So `zc` to `cvm` is zero copy with
+//! frames of the MTU, `bifrost` to `prpr` is zero copy with large frames, and `prpr` to `cvm` is
+//! the size of the frames.
 //!
 //! The speed of the cipher must not decide between variants: five of the six published ones have
 //! the same, which reads each byte once, and is also the fastest. `bifrost-unprotected` has one on
@@ -190,8 +191,8 @@ impl Variant {
         self.merging != Merging::None
     }
 
-    /// Returns the settings of the guest's TCP: these, with checksums and cutting left to the device
-    /// where frames are large.
+    /// Returns the settings of the guest's TCP: these, with checksums and cutting left to the
+    /// device where frames are large.
     pub fn tcp(&self, config: tcp::Config) -> tcp::Config {
         tcp::Config {
             checksum_offload: self.has_large_frames(),

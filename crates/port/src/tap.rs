@@ -76,8 +76,8 @@ pub struct VnetTap {
 
 impl VnetTap {
     /// Makes a TAP device of this name, or opens the one that there is, and takes it up. With
-    /// `receives_large` the kernel leaves checksums and cutting to this side: packets of TCP have up
-    /// to 64 KiB and a partial checksum. Without, it sends frames of the MTU.
+    /// `receives_large` the kernel leaves checksums and cutting to this side: packets of TCP have
+    /// up to 64 KiB and a partial checksum. Without, it sends frames of the MTU.
     ///
     /// # Errors
     /// As [`TapPort::open`].

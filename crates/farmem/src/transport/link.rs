@@ -66,8 +66,8 @@ impl Waiting {
 /// The time for which a thread that asks again and again keeps its processor to itself.
 const UNSHARED: Duration = Duration::from_micros(50);
 
-/// Offers the processor to other threads, if this one has asked again and again for long: perhaps to
-/// the one that is to answer. Without others it costs a fraction of a microsecond.
+/// Offers the processor to other threads, if this one has asked again and again for long: perhaps
+/// to the one that is to answer. Without others it costs a fraction of a microsecond.
 #[inline]
 pub(crate) fn share(waited: Duration) {
     if waited > UNSHARED {

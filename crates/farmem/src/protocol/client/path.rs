@@ -36,8 +36,9 @@ impl Bounds {
 /// whose processors are all busy, round trips are as long as the scheduler makes them, whatever the
 /// window.
 ///
-/// Loss halves it, once for all that was sent before. A node that did not run for a while looks like
-/// loss until it answers: then the window is what it was (as by the Eifel algorithm, RFC 4015).
+/// Loss halves it, once for all that was sent before. A node that did not run for a while looks
+/// like loss until it answers: then the window is what it was (as by the Eifel algorithm, RFC
+/// 4015).
 #[derive(Debug)]
 pub(super) struct Path {
     bounds: Bounds,
