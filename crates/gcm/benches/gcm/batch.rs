@@ -1,7 +1,8 @@
 //! 32 small packets: one call each, or a batch; under one key, or each under its own.
 
+use crate::ipsec_mb::{self, IpsecMb};
 use crate::measure::{interleave, Cell, Random};
-use crate::references::{Message, Op, AAD_LEN};
+use crate::references::{Contender, Message, Op, AAD_LEN};
 use crate::report::{Report, Target};
 use crate::Settings;
 use tare_gcm::{
@@ -21,20 +22,22 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
         .collect();
     for len in [48, 60, 128] {
         for op in [Op::Seal, Op::Open] {
-            let cell = |mixed: bool, batched: bool| {
-                let key = move |i: usize| if mixed { i } else { 0 };
-                let mut messages: Vec<Message> = (0..PACKETS)
+            let messages = |mixed: bool| -> Vec<Message> {
+                (0..PACKETS)
                     // Packets lie in buffers of their own, at different places in their pages, as
                     // in a ring.
-                    .map(|i| Message::new(&key_bytes(key(i)), op, len, i as u8, i * 64 % 2048))
-                    .collect();
+                    .map(|i| {
+                        let key = key_bytes(if mixed { i } else { 0 });
+                        Message::new(&key, op, len, i as u8, i * 64 % 2048)
+                    })
+                    .collect()
+            };
+            let cell = |mixed: bool, batched: bool| {
+                let key = move |i: usize| if mixed { i } else { 0 };
+                let mut messages = messages(mixed);
                 let keys = &keys;
                 let mut tags = [Tag::from([0; 16]); PACKETS];
-                let name = format!(
-                    "{}, {}",
-                    if batched { "batch" } else { "single" },
-                    if mixed { "a key each" } else { "one key" }
-                );
+                let name = name(mixed, batched);
                 Cell {
                     name,
                     run: Box::new(move |n| {
@@ -53,12 +56,28 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
                     }),
                 }
             };
-            let cells = vec![
+            let mut cells = vec![
                 cell(false, false),
                 cell(false, true),
                 cell(true, false),
                 cell(true, true),
             ];
+            let theirs = |mixed: bool, batched: bool| {
+                let library = settings.ipsec_mb.map_or("", |library| &library.name);
+                format!("{library}, {}", name(mixed, batched))
+            };
+            if let Some(library) = settings.ipsec_mb {
+                let contender = |i: usize| library.contender(&key_bytes(i));
+                for mixed in [false, true] {
+                    let contenders = (0..PACKETS).map(contender).collect();
+                    let (name, messages) = (theirs(mixed, false), messages(mixed));
+                    cells.push(ipsec_mb_single(name, op, mixed, contenders, messages));
+                }
+                if library.has_batches() {
+                    let (name, messages) = (theirs(false, true), messages(false));
+                    cells.push(ipsec_mb_batch(name, op, contender(0), messages));
+                }
+            }
             let samples = interleave(cells, settings.rounds, 300, random);
             let at_least = (len == 60).then_some(1.5);
             let targets = [
@@ -72,6 +91,21 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
                     slow: "single, a key each",
                     at_least: None,
                 },
+                Target {
+                    fast: "batch, one key",
+                    slow: &theirs(false, false),
+                    at_least: Some(1.0),
+                },
+                Target {
+                    fast: "batch, one key",
+                    slow: &theirs(false, true),
+                    at_least: Some(1.0),
+                },
+                Target {
+                    fast: "batch, a key each",
+                    slow: &theirs(true, false),
+                    at_least: Some(1.0),
+                },
             ];
             report.section(
                 &format!("{} {PACKETS} × {len} B", op.name()),
@@ -82,6 +116,49 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
             );
         }
     }
+}
+
+/// The name of a cell.
+fn name(mixed: bool, batched: bool) -> String {
+    format!(
+        "{}, {}",
+        if batched { "batch" } else { "single" },
+        if mixed { "a key each" } else { "one key" }
+    )
+}
+
+/// A call of ipsec-mb per packet.
+fn ipsec_mb_single(
+    name: String,
+    op: Op,
+    mixed: bool,
+    mut contenders: Vec<IpsecMb>,
+    mut messages: Vec<Message>,
+) -> Cell<'static> {
+    let run = Box::new(move |n| {
+        for _ in 0..n {
+            for (i, message) in messages.iter_mut().enumerate() {
+                contenders[if mixed { i } else { 0 }].run(op, message);
+            }
+        }
+    });
+    Cell { name, run }
+}
+
+/// One call of ipsec-mb for all packets. They are described once, outside the time that is taken.
+fn ipsec_mb_batch(
+    name: String,
+    op: Op,
+    contender: IpsecMb,
+    mut messages: Vec<Message>,
+) -> Cell<'static> {
+    let run = Box::new(move |n| {
+        let batch = ipsec_mb::Batch::of(&mut messages);
+        for _ in 0..n {
+            contender.run_batch(op, &batch);
+        }
+    });
+    Cell { name, run }
 }
 
 /// A message as slices.

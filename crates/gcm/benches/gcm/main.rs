@@ -4,6 +4,9 @@
 //! cargo bench -p tare-gcm -- [--json] [--rounds N] [--key-bits 256] [--only PART]
 //! ```
 //!
+//! `TARE_IPSEC_MB=/path/to/libIPSec_MB.so.2` names the build of ipsec-mb to compare with; without
+//! it the system's is used.
+//!
 //! Every figure is the median over rounds in which all contenders run one after the other, in an
 //! order shuffled anew; every comparison is the median of the ratios within a round, with its 95 %
 //! bootstrap interval.
@@ -12,6 +15,7 @@
 
 mod batch;
 mod cold;
+mod ipsec_mb;
 mod measure;
 mod page_end;
 mod references;
@@ -19,12 +23,12 @@ mod report;
 mod units;
 
 use measure::{interleave, Cell, Random};
-use references::{AwsLc, Contender, IpsecMb, Message, Op, Ours, Ring};
+use references::{AwsLc, Contender, Message, Op, Ours, Ring};
 use report::{Report, Target};
 use std::process::ExitCode;
 use tare_gcm::{Key, Path};
 
-const LENS: [usize; 5] = [60, 576, 1440, 8192, 16384];
+const LENS: [usize; 10] = [16, 60, 128, 256, 512, 576, 1440, 4096, 8192, 16384];
 
 const PARTS: [&str; 5] = ["single", "batch", "cold", "page-end", "bound"];
 
@@ -34,6 +38,7 @@ pub struct Settings {
     key: Vec<u8>,
     only: Option<String>,
     json: bool,
+    ipsec_mb: Option<&'static ipsec_mb::Library>,
 }
 
 fn main() -> ExitCode {
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
         key: vec![9; 16],
         only: None,
         json: false,
+        ipsec_mb: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -66,10 +72,23 @@ fn main() -> ExitCode {
             _ => return usage(&format!("unknown argument {arg}")),
         }
     }
+    settings.ipsec_mb = match ipsec_mb::Library::find(settings.key.len() * 8) {
+        Ok(found) => found,
+        Err(problem) => {
+            eprintln!("gcm: {problem}");
+            return ExitCode::from(2);
+        }
+    };
     let wants = |part: &str| settings.only.as_deref().is_none_or(|only| only == part);
     let mut random = Random(0x7a7e);
     let mut report = Report::new(settings.json, settings.key.len() * 8);
+    if let Some(library) = settings.ipsec_mb {
+        eprintln!("{} is {}", library.name, library.path);
+    }
     if wants("single") {
+        for path in Path::ALL.into_iter().filter(|path| !path.is_available()) {
+            eprintln!("not measured: {path}, which this processor cannot run");
+        }
         single(&settings, &mut report, &mut random);
     }
     if wants("batch") {
@@ -96,19 +115,17 @@ fn usage(problem: &str) -> ExitCode {
 }
 
 /// Every path of this crate and every reference that is installed.
-fn contenders(key: &[u8]) -> Vec<Box<dyn Contender>> {
+fn contenders(settings: &Settings) -> Vec<Box<dyn Contender>> {
+    let key = &settings.key;
     let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
-    for path in Path::ALL {
-        match Key::with_path(key, path) {
-            Ok(key) => contenders.push(Box::new(Ours(key))),
-            Err(error) => eprintln!("not measured: {error}"),
-        }
+    for path in Path::available() {
+        let key = Key::with_path(key, path).expect("16 or 32 bytes");
+        contenders.push(Box::new(Ours(key)));
     }
     contenders.push(Box::new(AwsLc::new(key)));
     contenders.push(Box::new(Ring::new(key)));
-    match IpsecMb::load(key) {
-        Some(contender) => contenders.push(Box::new(contender)),
-        None => eprintln!("not measured: ipsec-mb (apt-get install libipsec-mb1, on a processor with VAES and AVX-512)"),
+    if let Some(library) = settings.ipsec_mb {
+        contenders.push(Box::new(library.contender(key)));
     }
     contenders
 }
@@ -116,7 +133,7 @@ fn contenders(key: &[u8]) -> Vec<Box<dyn Contender>> {
 fn single(settings: &Settings, report: &mut Report, random: &mut Random) {
     for len in LENS {
         for op in [Op::Seal, Op::Open] {
-            let cells = contenders(&settings.key)
+            let cells = contenders(settings)
                 .into_iter()
                 .map(|mut contender| {
                     let mut message = Message::new(&settings.key, op, len, 3, 0);
@@ -140,7 +157,7 @@ fn single(settings: &Settings, report: &mut Report, random: &mut Random) {
             let targets = [
                 Target {
                     fast: best,
-                    slow: "ipsec-mb",
+                    slow: settings.ipsec_mb.map_or("", |library| &library.name),
                     at_least: Some(1.0),
                 },
                 Target {

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::aead as aws;
 use ring::aead as ring_aead;
-use tare_gcm::{Key, Nonce, Path, SharedRead, SharedWrite, Tag};
+use tare_gcm::{Key, Nonce, SharedRead, SharedWrite, Tag};
 
 /// Bytes of additional data: those of ESP with extended sequence numbers.
 pub const AAD_LEN: usize = 12;
@@ -94,7 +94,7 @@ impl Message {
 
 /// An implementation under test.
 pub trait Contender {
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
     /// Seals or opens one message; the nonce is the message's own.
     fn run(&mut self, op: Op, message: &mut Message);
 }
@@ -103,7 +103,7 @@ pub trait Contender {
 pub struct Ours(pub Key);
 
 impl Contender for Ours {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         self.0.path().name()
     }
 
@@ -152,7 +152,7 @@ impl AwsLc {
 }
 
 impl Contender for AwsLc {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "aws-lc-rs"
     }
 
@@ -195,7 +195,7 @@ impl Ring {
 }
 
 impl Contender for Ring {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "ring"
     }
 
@@ -218,100 +218,6 @@ impl Contender for Ring {
                     .open_in_place(nonce, aad, &mut self.scratch)
                     .expect("a valid tag");
             }
-        }
-    }
-}
-
-type Crypt = unsafe extern "C" fn(
-    *const u8,
-    *mut u8,
-    *mut u8,
-    *const u8,
-    u64,
-    *const u8,
-    *const u8,
-    u64,
-    *mut u8,
-    u64,
-);
-type Precompute = unsafe extern "C" fn(*const u8, *mut u8);
-
-/// Room for `struct gcm_key_data` and `struct gcm_context_data`, larger than in any release so far.
-#[repr(C, align(64))]
-struct Room([u8; 4096]);
-
-/// Intel's ipsec-mb by its direct calls for one message, from the system's shared library when it
-/// is there.
-///
-/// Its decryption computes the tag and leaves the comparison to the caller; the comparison is not
-/// timed.
-pub struct IpsecMb {
-    key: Box<Room>,
-    context: Box<Room>,
-    encrypt: Crypt,
-    decrypt: Crypt,
-    _library: libloading::Library,
-}
-
-impl IpsecMb {
-    /// `None` if the library is not installed, or the processor lacks what its best code needs.
-    pub fn load(key: &[u8]) -> Option<Self> {
-        if !Path::Vaes512.is_available() {
-            return None;
-        }
-        let bits = key.len() * 8;
-        // SAFETY: the library's constructors have no requirements; the signatures are those of its
-        // public header, and the key has the length that the function's name says.
-        unsafe {
-            let library = ["libIPSec_MB.so.1", "libIPSec_MB.so.2", "libIPSec_MB.so"]
-                .iter()
-                .find_map(|name| libloading::Library::new(*name).ok())?;
-            let symbol = |operation: &str| format!("aes_gcm_{operation}_{bits}_vaes_avx512");
-            let precompute = *library.get::<Precompute>(symbol("pre")).ok()?;
-            let encrypt = *library.get::<Crypt>(symbol("enc")).ok()?;
-            let decrypt = *library.get::<Crypt>(symbol("dec")).ok()?;
-            let mut room = Box::new(Room([0; 4096]));
-            precompute(key.as_ptr(), room.0.as_mut_ptr());
-            Some(Self {
-                key: room,
-                context: Box::new(Room([0; 4096])),
-                encrypt,
-                decrypt,
-                _library: library,
-            })
-        }
-    }
-}
-
-impl Contender for IpsecMb {
-    fn name(&self) -> &'static str {
-        "ipsec-mb"
-    }
-
-    fn run(&mut self, op: Op, m: &mut Message) {
-        let mut tag = [0u8; 16];
-        let crypt = if op == Op::Seal {
-            self.encrypt
-        } else {
-            self.decrypt
-        };
-        // SAFETY: all buffers have the lengths passed; the key was precomputed by the same library.
-        unsafe {
-            crypt(
-                self.key.0.as_ptr(),
-                self.context.0.as_mut_ptr(),
-                m.output.as_mut_ptr(),
-                m.input.as_ptr(),
-                m.input.len() as u64,
-                m.nonce.as_ptr(),
-                m.aad.as_ptr(),
-                m.aad.len() as u64,
-                tag.as_mut_ptr(),
-                16,
-            );
-        }
-        if op == Op::Seal {
-            m.tag = tag;
         }
     }
 }

@@ -39,6 +39,7 @@ impl Report {
         if !self.json {
             println!("\n{what}");
         }
+        let width = samples.names.iter().map(String::len).fold(28, usize::max);
         for name in &samples.names {
             let Some(ns) = samples.median_ns(name) else {
                 continue;
@@ -46,7 +47,7 @@ impl Report {
             if self.json {
                 println!("{{\"experiment\":\"{what}\",\"cell\":\"{name}\",\"metric\":\"time\",\"unit\":\"ns\",\"better\":\"lower\",\"n\":{},\"median\":{ns:.2}}}", samples.ns[0].len());
             } else {
-                println!("  {name:28} {ns:9.1} ns  {:7.2} GB/s", bytes / ns);
+                println!("  {name:width$} {ns:9.1} ns  {:7.2} GB/s", bytes / ns);
             }
         }
         for target in targets {
