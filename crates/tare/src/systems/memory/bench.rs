@@ -169,7 +169,8 @@ fn measure(
     let (mut latency, mut operations, mut time) = (Histogram::new(), 0, Duration::ZERO);
     let from = Instant::now();
     let outstanding = usize::from(args.outstanding);
-    let mut count = outstanding;
+    let least = load.group_min(outstanding);
+    let mut count = least;
     while from.elapsed() < duration {
         let group = match outstanding {
             1 => load.one_by_one(count, &mut latency)?,
@@ -179,7 +180,7 @@ fn measure(
         time += group;
         // As many as take the time of a group, in which the whole window moves often.
         let fitting = GROUP.as_secs_f64() / group.as_secs_f64().max(1e-9) * count as f64;
-        count = (fitting as usize).clamp(outstanding, 1 << 14);
+        count = (fitting as usize).clamp(least, least.max(1 << 14));
     }
     let proof = load.proof();
     load.end_spaces()?;

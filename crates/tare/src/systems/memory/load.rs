@@ -17,6 +17,9 @@ const PAGE: u64 = PageSize::Small.bytes();
 /// The longest wait for something to come, after which an operation has failed in any case.
 const WAIT: Duration = Duration::from_millis(20);
 
+/// Bytes of the operations of a group above which it has fewer.
+const GROUP_BYTES: usize = 64 << 20;
+
 /// The longest allocation at a time.
 const ALLOC_BYTES: u64 = tare_farmem::memory::PAGES_MAX * PAGE;
 
@@ -340,8 +343,18 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Runs `count` operations, at most `outstanding` at a time, and returns the time from the
-    /// first submission to the last completion.
+    /// Returns the least number of operations of a group in which the window is full for three
+    /// quarters of them, or fewer where the memory for them would be much.
+    pub(crate) fn group_min(&self, outstanding: usize) -> usize {
+        match outstanding {
+            1 => 1,
+            _ => (4 * outstanding).min(outstanding.max(GROUP_BYTES / self.layout.size as usize)),
+        }
+    }
+
+    /// Runs `count` operations, at most `outstanding` at a time, and returns the time that so many
+    /// take while the window is full. At the start and the end it is not: they count if there are
+    /// fewer than three windows.
     ///
     /// What is written is generated before the measured time, and what was read or written is
     /// compared after it.
@@ -517,15 +530,30 @@ impl<'a> Load<'a> {
             }
             return Ok(from.elapsed());
         }
+        // The completions and the time when the first window had completed, and when the last
+        // operation was submitted.
+        let (mut full, mut last) = (None, None);
         while self.completions.len() < count {
             while next < count && next - self.completions.len() < outstanding {
                 self.submit(direction, next)?;
                 next += 1;
             }
+            let done = self.completions.len();
+            if done >= outstanding {
+                full.get_or_insert_with(|| (done, Instant::now()));
+            }
+            if next == count {
+                last.get_or_insert_with(|| (done, Instant::now()));
+            }
             self.channel.progress(WAIT)?;
             while self.take() {}
         }
-        Ok(from.elapsed())
+        Ok(match (full, last) {
+            (Some((first, start)), Some((last, end))) if last >= first + outstanding => {
+                (end - start).mul_f64(count as f64 / (last - first) as f64)
+            }
+            _ => from.elapsed(),
+        })
     }
 
     /// Runs an operation, and waits for it: by the shorter way, if the channel has one.

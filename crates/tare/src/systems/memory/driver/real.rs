@@ -534,8 +534,7 @@ impl Trial<'_> {
     fn turn_of_load(&self, load: &mut Load<'_>, outstanding: usize) -> anyhow::Result<Turn> {
         let before = self.control.begin(Phase::Node)?;
         let (time, operations) = groups(|count| {
-            // A whole number of windows, so that each is full but for its end.
-            load.group(count.next_multiple_of(outstanding), outstanding)
+            load.group(count.max(load.group_min(outstanding)), outstanding)
         })?;
         // The phase is the same, the time later.
         let after = self.control.begin(Phase::Node)?;
