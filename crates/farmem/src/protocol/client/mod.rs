@@ -465,7 +465,7 @@ const BURST_BYTES: u64 = 64 << 10;
 
 /// Most buffers that are kept, if they are short, and if not.
 const SHORT_MAX: usize = 1024;
-const BUFFERS_MAX: usize = 64;
+const BUFFERS_MAX: usize = 256;
 
 const SHORT_BYTES_MAX: usize = 256;
 const BUFFER_BYTES_MAX: usize = 64 << 10;

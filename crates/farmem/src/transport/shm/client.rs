@@ -64,6 +64,8 @@ pub struct Client {
     outstanding: usize,
     completions: VecDeque<Completion>,
     buffers: Vec<Vec<u8>>,
+    /// Their capacities together.
+    buffer_bytes: usize,
     bell: Bell,
     /// A descriptor that can always be read.
     ready: OwnedFd,
@@ -155,6 +157,7 @@ impl Client {
             outstanding: 0,
             completions: VecDeque::new(),
             buffers: Vec::new(),
+            buffer_bytes: 0,
             bell: Bell::new(CLIENT, NODE),
             ready,
             heard: Instant::now(),

@@ -84,6 +84,7 @@ impl Client {
             }
             _ => {
                 let mut buffer = self.buffers.pop().unwrap_or_default();
+                self.buffer_bytes -= buffer.capacity();
                 buffer.clear();
                 let result = self.call_one(space, operation, &mut buffer);
                 self.recycle(buffer);

@@ -18,8 +18,8 @@ use crate::transport::{share, Channel};
 /// caches, and to submit more while the node still has some to do.
 const STEP_BYTES: u32 = 4 * PART_MAX;
 
-/// Most buffers that are kept to be used again.
-const BUFFERS_MAX: usize = 64;
+/// Most bytes of the buffers that are kept to be used again.
+const BUFFER_BYTES_MAX: usize = 16 << 20;
 
 impl Channel for Client {
     fn submit(
@@ -103,7 +103,9 @@ impl Channel for Client {
     }
 
     fn recycle(&mut self, buffer: Vec<u8>) {
-        if self.buffers.len() < BUFFERS_MAX && buffer.capacity() > 0 {
+        let bytes = self.buffer_bytes + buffer.capacity();
+        if buffer.capacity() > 0 && bytes <= BUFFER_BYTES_MAX {
+            self.buffer_bytes = bytes;
             self.buffers.push(buffer);
         }
     }
@@ -243,6 +245,7 @@ impl Client {
                     // Only now, so that few are in use, which stay in the caches. Not cleared, so
                     // that one that is used again is not filled with zeros.
                     pending.data = self.buffers.pop().unwrap_or_default();
+                    self.buffer_bytes -= pending.data.capacity();
                     pending.data.truncate(pending.head.length as usize);
                 }
                 let place = pending.take(&flight, status, value);

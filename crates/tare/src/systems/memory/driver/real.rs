@@ -533,9 +533,8 @@ impl Trial<'_> {
 
     fn turn_of_load(&self, load: &mut Load<'_>, outstanding: usize) -> anyhow::Result<Turn> {
         let before = self.control.begin(Phase::Node)?;
-        let (time, operations) = groups(|count| {
-            load.group(count.max(load.group_min(outstanding)), outstanding)
-        })?;
+        let (time, operations) =
+            groups(|count| load.group(count.max(load.group_min(outstanding)), outstanding))?;
         // The phase is the same, the time later.
         let after = self.control.begin(Phase::Node)?;
         Ok(Turn {
