@@ -472,3 +472,60 @@ fn a_server_of_the_testbed_forgets_everything_when_nothing_comes() {
     assert_eq!(pair.node().next_deadline(), Instant::NEVER);
     let _: &Server<Memory> = pair.testbed.node(pair.server);
 }
+
+/// What a client sends at once, if it has enough to send, and the bytes of it.
+fn burst(bench: &mut Bench) -> (Vec<Vec<u8>>, usize) {
+    let data = vec![7; 50_000];
+    (0..15).for_each(|n| bench.submit(&write(65_536 * n, &data)));
+    let sent = bench.sent();
+    let bytes = sent.iter().map(Vec::len).sum();
+    (sent, bytes)
+}
+
+#[test]
+fn a_node_that_stood_still_for_a_while_does_not_close_the_window() {
+    for is_lost in [false, true] {
+        let client = ClientConfig {
+            queueing: 100 * MILLISECOND,
+            requests_max: 4096,
+            datagram_bytes: 1472,
+            ..client_config(100)
+        };
+        let node = NodeConfig {
+            datagram_bytes: 1472,
+            ..node_config(5)
+        };
+        let mut bench = Bench::new(node, client);
+        let data = vec![7; 50_000];
+        while bench.client.counters().requests < 2000 {
+            bench.submit(&write(0, &data));
+            bench.exchange();
+            bench.completions();
+        }
+        // Timeouts follow each other, and what is sent again waits as well.
+        let (mut waiting, before) = burst(&mut bench);
+        if is_lost {
+            waiting.clear();
+        }
+        for _ in 0..10 {
+            bench.wait(MILLISECOND);
+            waiting.extend(bench.sent());
+        }
+        assert!(bench.client.counters().retransmissions > 10);
+        for datagram in waiting {
+            let answers = bench.answers(&datagram);
+            bench.give(&answers);
+        }
+        for _ in 0..10 {
+            bench.wait(MILLISECOND);
+            bench.exchange();
+        }
+        assert_eq!(bench.completions().len(), 15);
+        let (_, after) = burst(&mut bench);
+        if is_lost {
+            assert!(after * 3 <= before * 2, "{after} of {before}");
+        } else {
+            assert!(after >= before, "{after} of {before}");
+        }
+    }
+}

@@ -120,7 +120,7 @@ impl Client {
         }
         self.hear(now, response.time_ns);
         if part.was_lost() {
-            self.path.found(part.is_lost());
+            self.path.found(part.is_lost(), part.retries == 0);
         }
         let rtt_ns = now.as_nanos().saturating_sub(part.at.as_nanos());
         match response.status {

@@ -145,14 +145,17 @@ impl Path {
         self.shrink(now, sent, 0.5, self.bounds.datagram);
     }
 
-    /// Takes note of an answer to an attempt that was taken for lost, or to a later one in its
-    /// place: the attempt was late, or lost indeed.
+    /// Takes note of an answer to an attempt that was taken for lost, or that others were before.
+    /// If it was taken for lost, it was late; those before it may have been lost.
     #[cold]
-    pub(super) fn found(&mut self, was_late: bool) {
+    pub(super) fn found(&mut self, was_late: bool, is_first: bool) {
         let before = std::mem::take(&mut self.before_loss);
-        if was_late {
-            self.window = self.window.max(before);
-        }
+        let window = match (was_late, is_first) {
+            (true, true) => before,
+            (true, false) => before / 2,
+            (false, _) => 0,
+        };
+        self.window = self.window.max(window);
     }
 
     /// Multiplies the window, but not below `least`, unless it shrank since `sent`; returns true if
@@ -250,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_was_late_and_not_lost_gives_the_window_back() {
-        for was_late in [true, false] {
+        for (was_late, is_first, part) in [(true, true, 1), (true, false, 2), (false, false, 16)] {
             let mut path = path();
             let start = path.window();
             let mut now = Instant::ZERO + micros(1000);
@@ -259,15 +262,14 @@ mod tests {
                 path.lost(now, now);
                 now += micros(1000);
             }
-            let shrunk = path.window();
-            assert_eq!(shrunk, start / 16);
-            path.found(was_late);
-            assert_eq!(path.window(), if was_late { start } else { shrunk });
-            path.found(true);
-            assert_eq!(path.window(), if was_late { start } else { shrunk }, "once");
+            assert_eq!(path.window(), start / 16);
+            path.found(was_late, is_first);
+            assert_eq!(path.window(), start / part);
+            path.found(true, true);
+            assert_eq!(path.window(), start / part, "once");
             path.refused(now, now);
             let refused = path.window();
-            path.found(true);
+            path.found(true, true);
             assert_eq!(path.window(), refused, "the node had no room");
         }
     }
