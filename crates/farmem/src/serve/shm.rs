@@ -104,18 +104,23 @@ impl<S: Execute> Source<S> for ShmSource {
         let busy = waiting.busy().min(wait);
         if !busy.is_zero() {
             let start = Instant::now();
+            let mut is_idle = false;
             loop {
                 for _ in 0..LOOKS {
                     let turn = self.serve(node)?;
                     if turn.received > 0 {
                         return Ok(turn);
                     }
-                    std::hint::spin_loop();
+                    // PAUSE takes up to a fifth of a round trip.
+                    if is_idle {
+                        std::hint::spin_loop();
+                    }
                 }
                 let waited = Instant::now().since(start);
                 if waited >= busy {
                     break;
                 }
+                is_idle = true;
                 share(waited);
             }
         }
