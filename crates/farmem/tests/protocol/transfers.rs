@@ -473,7 +473,7 @@ fn a_server_of_the_testbed_forgets_everything_when_nothing_comes() {
     let _: &Server<Memory> = pair.testbed.node(pair.server);
 }
 
-/// What a client sends at once, if it has enough to send, and the bytes of it.
+/// Returns the datagrams that a client sends at once if it has enough to send, and their bytes.
 fn burst(bench: &mut Bench) -> (Vec<Vec<u8>>, usize) {
     let data = vec![7; 50_000];
     (0..15).for_each(|n| bench.submit(&write(65_536 * n, &data)));
