@@ -104,23 +104,20 @@ impl<S: Execute> Source<S> for ShmSource {
         let busy = waiting.busy().min(wait);
         if !busy.is_zero() {
             let start = Instant::now();
-            let mut is_idle = false;
             loop {
                 for _ in 0..LOOKS {
                     let turn = self.serve(node)?;
                     if turn.received > 0 {
                         return Ok(turn);
                     }
-                    // PAUSE takes up to a fifth of a round trip.
-                    if is_idle {
-                        std::hint::spin_loop();
-                    }
+                    // Without PAUSE a round trip takes 1.15 times as long: the node takes the line
+                    // away while the client still writes it.
+                    std::hint::spin_loop();
                 }
                 let waited = Instant::now().since(start);
                 if waited >= busy {
                     break;
                 }
-                is_idle = true;
                 share(waited);
             }
         }

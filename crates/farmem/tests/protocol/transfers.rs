@@ -175,11 +175,11 @@ fn segments_that_arrive_together_have_one_answer() {
     assert_eq!(answers.concat().len(), 4 * RESPONSE_HEADER);
 }
 
-#[test]
-fn the_short_end_of_a_long_write_is_the_last_of_a_run() {
+/// Returns both sides after long writes that have opened the window.
+fn open_window() -> Bench {
     let client = ClientConfig {
         queueing: 100 * MILLISECOND,
-        requests_max: 1024,
+        requests_max: 4096,
         datagram_bytes: 1472,
         ..client_config(100)
     };
@@ -189,12 +189,18 @@ fn the_short_end_of_a_long_write_is_the_last_of_a_run() {
     };
     let mut bench = Bench::new(node, client);
     let data = vec![7; 50_000];
-    // Until the window is open.
     while bench.client.counters().requests < 2000 {
         bench.submit(&write(0, &data));
         bench.exchange();
         bench.completions();
     }
+    bench
+}
+
+#[test]
+fn the_short_end_of_a_long_write_is_the_last_of_a_run() {
+    let mut bench = open_window();
+    let data = vec![7; 50_000];
     (0..4).for_each(|n| bench.submit(&write(65536 * n, &data)));
     let mut runs = Vec::new();
     while bench.client.outstanding() > 0 {
@@ -485,23 +491,7 @@ fn burst(bench: &mut Bench) -> (Vec<Vec<u8>>, usize) {
 #[test]
 fn a_node_that_stood_still_for_a_while_does_not_close_the_window() {
     for is_lost in [false, true] {
-        let client = ClientConfig {
-            queueing: 100 * MILLISECOND,
-            requests_max: 4096,
-            datagram_bytes: 1472,
-            ..client_config(100)
-        };
-        let node = NodeConfig {
-            datagram_bytes: 1472,
-            ..node_config(5)
-        };
-        let mut bench = Bench::new(node, client);
-        let data = vec![7; 50_000];
-        while bench.client.counters().requests < 2000 {
-            bench.submit(&write(0, &data));
-            bench.exchange();
-            bench.completions();
-        }
+        let mut bench = open_window();
         // Timeouts follow each other, and what is sent again waits as well.
         let (mut waiting, before) = burst(&mut bench);
         if is_lost {

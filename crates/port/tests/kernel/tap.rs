@@ -110,7 +110,7 @@ fn frames_with_headers_cross_both_ways_and_what_does_not_fit_is_counted() {
         }
         assert_eq!(tap.receive(&mut header, &mut frame).unwrap(), None);
         assert_eq!(tap.dropped(), 0);
-        // The checksum of 16 bytes, which the kernel fills in for who looks at the frame.
+        // A checksum that is left to the kernel.
         let mut unfinished = numbered(&pool, 0);
         unfinished.truncate(60);
         unfinished[44..60].fill(1);

@@ -525,16 +525,16 @@ impl Trial<'_> {
             Reference::Memory if self.parameters.is_bulk() => {
                 Ok(size / raw::give_copies(control, TURN))
             }
-            Reference::Memory => Ok(groups(|count| Ok(raw::raw_line(control, count)))?.0),
-            Reference::Ping(ping) => Ok(groups(|count| Ok(ping.round_trips(count)?))?.0),
-            Reference::Frames(ping) => Ok(groups(|count| Ok(ping.round_trips(count)?))?.0),
+            Reference::Memory => Ok(groups(1, |count| Ok(raw::raw_line(control, count)))?.0),
+            Reference::Ping(ping) => Ok(groups(1, |count| Ok(ping.round_trips(count)?))?.0),
+            Reference::Frames(ping) => Ok(groups(1, |count| Ok(ping.round_trips(count)?))?.0),
         }
     }
 
     fn turn_of_load(&self, load: &mut Load<'_>, outstanding: usize) -> anyhow::Result<Turn> {
         let before = self.control.begin(Phase::Node)?;
-        let (time, operations) =
-            groups(|count| load.group(count.max(load.group_min(outstanding)), outstanding))?;
+        let least = load.group_min(outstanding);
+        let (time, operations) = groups(least, |count| load.group(count, outstanding))?;
         // The phase is the same, the time later.
         let after = self.control.begin(Phase::Node)?;
         Ok(Turn {
@@ -558,17 +558,21 @@ impl Trial<'_> {
     }
 }
 
-/// Runs groups of operations for a turn; returns the median time per operation, in seconds, and the
-/// number of operations.
-fn groups(mut group: impl FnMut(usize) -> anyhow::Result<Duration>) -> anyhow::Result<(f64, u64)> {
-    let (mut times, mut operations, mut count) = (Vec::new(), 0, 16);
+/// Runs groups of at least so many operations for a turn; returns the median time per operation, in
+/// seconds, and the number of operations.
+fn groups(
+    least: usize,
+    mut group: impl FnMut(usize) -> anyhow::Result<Duration>,
+) -> anyhow::Result<(f64, u64)> {
+    let least = least.max(16);
+    let (mut times, mut operations, mut count) = (Vec::new(), 0, least);
     let from = Instant::now();
     while from.elapsed() < TURN || times.is_empty() {
         let took = group(count)?;
         times.push(took.as_secs_f64() / count as f64);
         operations += count as u64;
         let fitting = GROUP.as_secs_f64() / took.as_secs_f64().max(1e-9) * count as f64;
-        count = (fitting as usize).clamp(16, 4096);
+        count = (fitting as usize).clamp(least, least.max(4096));
     }
     Ok((median(&mut times), operations))
 }
