@@ -8,6 +8,7 @@ use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
 use crate::syscall::{check, new_socket, set_option};
@@ -53,6 +54,12 @@ impl Interface {
             name: name.to_owned(),
             index,
         })
+    }
+
+    /// The network namespace of the calling thread, in which the interface is, and its number there.
+    pub(crate) fn key(&self) -> io::Result<(u64, u32)> {
+        let namespace = fs::metadata("/proc/thread-self/ns/net")?.st_ino();
+        Ok((namespace, self.index))
     }
 
     /// The names of all interfaces.

@@ -1,5 +1,6 @@
 //! Ports over packet sockets (AF_PACKET), which work wherever there is an interface.
 
+mod group;
 mod handover;
 mod messages;
 
@@ -8,11 +9,12 @@ use std::fmt;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::process;
+use std::sync::Arc;
 
 use crate::interface::promiscuous;
 use crate::syscall::{check, new_socket, option, set_option};
 use crate::{Burst, Counters, Error, Handover, Interface, Pool, Port, BURST};
+use group::Group;
 use messages::{Messages, Received};
 
 /// An interface, received from and sent to through a packet socket, in bursts and straight into and
@@ -25,6 +27,8 @@ use messages::{Messages, Received};
 /// A port keeps up to [`BURST`] slots of its pool for what arrives next.
 pub struct PacketPort {
     socket: OwnedFd,
+    /// What it shares the frames with.
+    _group: Option<Arc<Group>>,
     _promiscuous: OwnedFd,
     pool: Pool,
     messages: Messages,
@@ -104,25 +108,23 @@ impl PacketPort {
                 mem::size_of_val(&address) as libc::socklen_t,
             )
         })?;
-        if receives == Receives::Share {
-            let group = handover::inherited_group(interface).unwrap_or_else(|| {
-                // Groups are known by a number of 16 bits.
-                (process::id().wrapping_mul(0x9e37) ^ interface.index()) & 0xffff
-            });
-            let how = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
-            set_option(
-                &socket,
-                libc::SOL_PACKET,
-                libc::PACKET_FANOUT,
-                &(group | how << 16),
-            )?;
-        }
-        PacketPort::of(socket, interface, pool)
+        let group = if receives == Receives::Share {
+            Some(Group::join(&socket, interface)?)
+        } else {
+            None
+        };
+        PacketPort::of(socket, interface, pool, group)
     }
 
-    fn of(socket: OwnedFd, interface: &Interface, pool: &Pool) -> io::Result<PacketPort> {
+    fn of(
+        socket: OwnedFd,
+        interface: &Interface,
+        pool: &Pool,
+        group: Option<Arc<Group>>,
+    ) -> io::Result<PacketPort> {
         Ok(PacketPort {
             socket,
+            _group: group,
             _promiscuous: promiscuous(interface)?,
             pool: pool.clone(),
             messages: Messages::new(),

@@ -1,24 +1,13 @@
 //! Packet sockets that another process has opened.
 
-use std::collections::HashMap;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{LazyLock, Mutex, PoisonError};
 
+use super::group::Group;
 use super::PacketPort;
-use crate::syscall::{check, option};
+use crate::syscall::check;
 use crate::{Descriptors, Error, Handover, Interface, Pool};
-
-/// The groups of sockets that were taken over, by interface. A socket that is opened later on such
-/// an interface must join its group: in another one it would receive every frame once more.
-static GROUPS: LazyLock<Mutex<HashMap<u32, u32>>> = LazyLock::new(Mutex::default);
-
-/// Returns the group that sockets of this interface were in when they were taken over.
-pub(super) fn inherited_group(interface: &Interface) -> Option<u32> {
-    let groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
-    groups.get(&interface.index()).copied()
-}
 
 impl PacketPort {
     /// Takes over the socket of a port that another process has opened with
@@ -37,14 +26,8 @@ impl PacketPort {
                 let error = format!("it is bound to interface {at}, not {}", interface.index());
                 return Err(io::Error::other(error));
             }
-            // SAFETY: a number, for which any bytes are a value.
-            let group = unsafe { option(&socket, libc::SOL_PACKET, libc::PACKET_FANOUT, 0u32)? };
-            // 0 for a socket that is in none.
-            if group != 0 {
-                let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
-                groups.insert(at, group & 0xffff);
-            }
-            PacketPort::of(socket, interface, pool)
+            let group = Group::of_inherited(&socket, interface)?;
+            PacketPort::of(socket, interface, pool, group)
         };
         take().map_err(|error| {
             let doing = format!("taking over the packet socket of {}", interface.name());

@@ -1,11 +1,9 @@
 //! The program that hands an interface's frames to the sockets of its queues.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::linux::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
@@ -40,7 +38,7 @@ impl Attachment {
     /// Returns the attachment of an interface, if it has one.
     pub(super) fn find(interface: &Interface) -> io::Result<Option<Arc<Attachment>>> {
         let attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(attached.get(&key(interface)?).and_then(Weak::upgrade))
+        Ok(attached.get(&interface.key()?).and_then(Weak::upgrade))
     }
 
     /// Attaches the program, or finds it attached. It receives frames `in_parts`, longer than a
@@ -92,7 +90,7 @@ impl Attachment {
         make: impl FnOnce(bool) -> io::Result<Attachment>,
     ) -> io::Result<Arc<Attachment>> {
         let generic = mode == XdpMode::Generic;
-        let key = key(interface)?;
+        let key = interface.key()?;
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         attached.retain(|_, attachment| attachment.strong_count() > 0);
         if let Some(attachment) = attached.get(&key).and_then(Weak::upgrade) {
@@ -222,11 +220,6 @@ impl Drop for Attachment {
         // SAFETY: holds no pointer.
         let _ = unsafe { bpf(BPF_LINK_DETACH, &attr) };
     }
-}
-
-fn key(interface: &Interface) -> io::Result<(u64, u32)> {
-    let namespace = fs::metadata("/proc/thread-self/ns/net")?.st_ino();
-    Ok((namespace, interface.index()))
 }
 
 const fn names(generic: bool) -> (&'static str, u32) {

@@ -152,3 +152,19 @@ fn ports_that_share_an_interface_by_packet_sockets_get_each_flow_once() {
         assert!(burst.is_empty());
     });
 }
+
+/// A process that was forked, and has not executed anything yet, holds every socket of its parent.
+#[test]
+fn a_closed_port_that_a_forked_process_still_holds_takes_no_frames() {
+    in_namespace(|| {
+        let (a, b) = veth("a", "b");
+        let pool = pool();
+        let mut from = PacketPort::open(&a, &pool).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..8 {
+            let mut to = PacketPort::open_share(&b, &pool).unwrap();
+            carries(&mut from, &mut to, &pool, 64);
+            held.extend(to.handover().unwrap().duplicates().unwrap());
+        }
+    });
+}

@@ -2,6 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::cell::Cell;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use tare_port::{Burst, Frame, Pool, Port};
@@ -96,6 +97,13 @@ pub(crate) fn send(port: &mut dyn Port, burst: &mut Burst) {
     }
 }
 
+/// What the kernel says of the interfaces and the packet sockets of the namespace.
+fn kernel_counts() -> String {
+    ["dev", "packet", "ptype", "softnet_stat"]
+        .map(|file| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default())
+        .join("\n")
+}
+
 /// Sends numbered frames, receives them, and sees that all arrive once, in order and intact.
 pub(crate) fn carries(from: &mut dyn Port, to: &mut dyn Port, pool: &Pool, frames: u32) {
     let before = (from.counters(), to.counters());
@@ -112,7 +120,16 @@ pub(crate) fn carries(from: &mut dyn Port, to: &mut dyn Port, pool: &Pool, frame
             receive(to, &mut burst, numbers.len());
         }
         let received: Vec<u32> = burst.drain(..).map(|frame| number(&frame)).collect();
-        assert_eq!(received, numbers.collect::<Vec<_>>());
+        assert_eq!(
+            received,
+            numbers.collect::<Vec<_>>(),
+            "sender {:?} (before: {:?}), receiver {:?} (before: {:?}), interfaces:\n{}",
+            from.counters(),
+            before.0,
+            to.counters(),
+            before.1,
+            kernel_counts()
+        );
     }
     let after = (from.counters(), to.counters());
     assert_eq!(after.0.tx_packets - before.0.tx_packets, u64::from(frames));
