@@ -56,7 +56,8 @@ impl Interface {
         })
     }
 
-    /// The network namespace of the calling thread, in which the interface is, and its number there.
+    /// The network namespace of the calling thread, in which the interface is, and its number
+    /// there.
     pub(crate) fn key(&self) -> io::Result<(u64, u32)> {
         let namespace = fs::metadata("/proc/thread-self/ns/net")?.st_ino();
         Ok((namespace, self.index))

@@ -27,7 +27,7 @@ use messages::{Messages, Received};
 /// A port keeps up to [`BURST`] slots of its pool for what arrives next.
 pub struct PacketPort {
     socket: OwnedFd,
-    /// What it shares the frames with.
+    /// The group of sockets that share the frames, if it is in one.
     _group: Option<Arc<Group>>,
     _promiscuous: OwnedFd,
     pool: Pool,

@@ -97,7 +97,7 @@ pub(crate) fn send(port: &mut dyn Port, burst: &mut Burst) {
     }
 }
 
-/// What the kernel says of the interfaces and the packet sockets of the namespace.
+/// The kernel's counts of the interfaces and the packet sockets of the namespace.
 fn kernel_counts() -> String {
     ["dev", "packet", "ptype", "softnet_stat"]
         .map(|file| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default())
