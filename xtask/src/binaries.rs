@@ -131,6 +131,11 @@ pub(crate) fn choose<'a>(all: &'a [Binary], names: &[&str]) -> Result<Vec<&'a Bi
 }
 
 impl Binary {
+    /// The path of the program.
+    pub(crate) fn path(&self) -> String {
+        self.program.display().to_string()
+    }
+
     /// [`Binary::run`] as a job.
     pub(crate) fn job(
         &self,

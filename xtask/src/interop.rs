@@ -85,6 +85,8 @@ pub(crate) fn jobs(all: &[Binary]) -> Result<Jobs, String> {
     let kernel = ("TARE_GUEST_KERNEL", &*kernel);
     // `tare guest boot` makes its own root file system.
     let own = [kernel, ("TARE_GUEST_MODULES", &*modules)];
+    let protection = binaries::choose(all, &["crates/cvmnet protection"])?[0].path();
+    let with_tests = [own[0], own[1], ("TARE_TEST_PROTECTION", &*protection)];
     let job = |name: &str, arguments: &[&str], variables: &[(&str, &str)]| {
         let binary = binaries::choose(all, &[name])?[0];
         Ok::<_, String>(binary.job("in a guest", &[], arguments, variables))
@@ -97,7 +99,7 @@ pub(crate) fn jobs(all: &[Binary]) -> Result<Jobs, String> {
                 &[kernel, ("TARE_GUEST_INITRAMFS", &*image)],
             )?,
             job("crates/tare guest_breakdown", &["--ignored"], &own)?,
-            job("crates/tare guest", &["--ignored"], &own)?,
+            job("crates/tare guest", &["--ignored"], &with_tests)?,
             job("crates/tare guest_exits", &["--ignored"], &own)?,
         ],
         alone: vec![job(

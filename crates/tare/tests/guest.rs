@@ -609,3 +609,17 @@ fn wrong_arguments_are_one_line_with_what_was_found_and_expected() {
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
 }
+
+/// The emulator has protection keys, which few of the machines have that tests run on.
+#[test]
+#[ignore = "needs QEMU and a kernel: cargo xtask interop"]
+fn protection_keys_keep_a_guest_off_the_shared_region() {
+    let tests = std::env::var("TARE_TEST_PROTECTION")
+        .expect("the test program `protection` of tare-cvmnet: cargo xtask interop");
+    let name = Path::new(&tests).file_name().unwrap().to_str().unwrap();
+    let output = boot(&["--program", &tests, "--", name, "--nocapture"]);
+    let (stdout, stderr) = texts(&output);
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stdout.contains("2 passed; 0 failed"), "{stdout}");
+    assert!(!stderr.contains("NOT TESTED"), "{stderr}");
+}
