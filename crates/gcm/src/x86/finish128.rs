@@ -2,7 +2,10 @@
 //!
 //! There is code for each number of blocks: J0 and the data are encrypted together, each block is
 //! loaded, stored and hashed by itself, and what is not a whole block is put together from pieces
-//! in a register. No private memory holds data or keystream.
+//! in a register. Private memory holds the mask of the tag, and no data. Products that need no
+//! ciphertext of these blocks, those of additional data, of lengths and of the step before, stand
+//! between the rounds of AES, each in a round of its own: left to the compiler, they came behind all
+//! rounds, and what it had loaded for them too early went to the stack and back.
 
 use super::bulk::NUMBERS;
 use super::ghash::{self, Sum};
@@ -90,10 +93,8 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const N: usize>(
         let reversal = V::splat(ghash::byte_reversal());
         let keys = once::fresh(schedule.round_keys.as_ptr());
         let powers = once::fresh(schedule.powers_from(N + 2));
-
         let powers_left = once::fresh(schedule.powers_from(LEFT + N + 1));
 
-        // What needs no ciphertext.
         let (counter, first, mut carried, left) = match start {
             Start::Message(_) => (0, 1, V::zero(), None),
             Start::Later {
@@ -142,7 +143,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const N: usize>(
                         let x = V::load_private(once::fresh(left).add(I));
                         V::add_product::<I>(&mut sum, x, powers_left);
                     }
-                    // Each product in its round.
+                    // Keeps each product in its round.
                     if blocks > 0 && $r <= LEFT {
                         state[0] = V::splat(once::in_order(state[0].first_lane()));
                     }
@@ -170,7 +171,8 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const N: usize>(
                 V::load_part_once(src_last, part)
             }
         };
-        // Up to 64 bytes are loaded before any is stored: there source and destination may overlap.
+        // A message of up to 64 bytes is loaded before any of it is stored: its source and
+        // destination may overlap in part (`key::check_overlap`).
         let mut ahead = [V::zero(); 4];
         let is_ahead = N <= ahead.len() && first > 0;
         if is_ahead && N > 0 {
