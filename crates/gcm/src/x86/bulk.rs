@@ -124,7 +124,7 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         }
     }
 
-    /// Where the pending blocks are, of which the `i`-th is written before it is read.
+    /// The place of the pending blocks, each of which is written before it is read.
     #[inline(always)]
     fn pending(&mut self) -> *mut V {
         self.pending.as_mut_ptr().cast()

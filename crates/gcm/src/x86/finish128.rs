@@ -1,11 +1,12 @@
-//! Short messages and the end of long ones on registers of one block: up to 128 bytes, in registers.
+//! Short messages and the end of long ones on registers of one block: up to 128 bytes, in
+//! registers.
 //!
 //! There is code for each number of blocks: J0 and the data are encrypted together, each block is
 //! loaded, stored and hashed by itself, and what is not a whole block is put together from pieces
 //! in a register. Private memory holds the mask of the tag, and no data. Products that need no
 //! ciphertext of these blocks, those of additional data, of lengths and of the step before, stand
-//! between the rounds of AES, each in a round of its own: left to the compiler, they came behind all
-//! rounds, and what it had loaded for them too early went to the stack and back.
+//! between the rounds of AES, each in a round of its own: left to the compiler, they came behind
+//! all rounds, and what it had loaded for them too early went to the stack and back.
 
 use super::bulk::NUMBERS;
 use super::ghash::{self, Sum};

@@ -16,7 +16,7 @@ use core::arch::x86_64::*;
 pub(super) unsafe trait Lanes: Copy {
     /// 128-bit blocks in a register.
     const COUNT: usize;
-    /// Whether instructions are in the encoding of AVX (VEX, EVEX), which the compiler uses for
+    /// True for instructions in the encoding of AVX (VEX, EVEX), which the compiler uses for
     /// intrinsics where AVX is enabled. Blocks of assembly have to say.
     const VEX: bool;
 

@@ -4,8 +4,8 @@
 //! other thread writes there. An `asm!` block without `pure` is emitted exactly as often as the
 //! program says. Each width uses an instruction that the compiler does not choose by itself
 //! (`vmovdqu8` without a mask, `vlddqu`, `lddqu`; `vmovupd`, `movupd` on integers), so that a test
-//! over the machine code can tell these accesses from all others. Parts of a block are moved between
-//! memory and a register piece by piece (`pinsrb` to `pinsrq`, `movq`, `movd`, `pextrw`, `pextrb`).
+//! over the machine code can tell these accesses from all others. Parts of a block are moved
+//! piece by piece (`pinsrb` to `pinsrq`, `movq`, `movd`, `pextrw`, `pextrb`).
 
 use crate::schedule::Block;
 use core::arch::asm;
