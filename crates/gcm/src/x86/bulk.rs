@@ -349,6 +349,17 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     }
 }
 
+/// Fetches the beginning of a message of `count` steps into the cache, if it is long. Before
+/// [`Steps::new`]: with this loop after it, the compiler left round keys of AES-256 on the stack on
+/// registers of 512 bits.
+#[inline(always)]
+pub(super) unsafe fn fetch_beginning<V: Lanes, const N: usize>(src: *const u8, count: usize) {
+    if count * 16 * N * V::COUNT >= PREFETCH {
+        // SAFETY: hints.
+        unsafe { fetch_ahead(src.wrapping_sub(PREFETCH), PREFETCH) };
+    }
+}
+
 /// Seals or opens the head and `count` whole steps after it, of which the last is still to be
 /// hashed, and puts the encryption of J0 into `tag_mask`.
 ///
@@ -373,9 +384,6 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        if count * 16 * N * V::COUNT >= PREFETCH {
-            fetch_ahead(src.wrapping_sub(PREFETCH), PREFETCH);
-        }
         let mask = steps.head::<ROUNDS, SEAL>(additional, src, dst);
         // On two blocks the end of a message is staged, and the mask made anew there.
         if V::COUNT != 2 {

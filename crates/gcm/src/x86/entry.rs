@@ -381,6 +381,7 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let count = (len - head_len) / step_len;
         let done = head_len + count * step_len;
         let mut mask = Block::ZERO;
+        bulk::fetch_beginning::<V, N>(src, count);
         let mut steps = bulk::Steps::<V, N>::new(schedule, message.nonce, 0);
         bulk::begin::<V, N, ROUNDS, SEAL>(&mut steps, additional, src, dst, count, &mut mask);
         // The end of a message on narrower registers is hashed in the same sum, before which there
@@ -436,6 +437,7 @@ unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let state = if progress.is_new() {
             done += bulk::head_len(V::COUNT, N);
             let mask = &mut progress.tag_mask;
+            bulk::fetch_beginning::<V, N>(src, count);
             let mut steps = bulk::Steps::<V, N>::new(schedule, nonce, 0);
             bulk::begin::<V, N, ROUNDS, SEAL>(&mut steps, hash, src, dst, count, mask);
             steps.hash(0).reduce().sum_of_lanes()
