@@ -111,6 +111,13 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const N: usize>(
         } else {
             lengths
         };
+        // In memory until it is hashed, where all registers are in use before: the state of nine
+        // blocks in the cipher, the sum and a product. Otherwise one of the states would go there.
+        let mut lengths_block = Block::ZERO;
+        let crowded = first + N == 9;
+        if crowded {
+            V::store_private(&mut lengths_block, lengths);
+        }
         let mut sum = Sum::zero();
 
         let base = V::splat(nonce)
@@ -133,6 +140,11 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const N: usize>(
                             V::add_product::<0>(&mut sum, V::splat(additional), powers);
                         }
                         if $r == 2 {
+                            let lengths = if crowded {
+                                V::load_private(once::fresh(&raw const lengths_block))
+                            } else {
+                                lengths
+                            };
                             V::add_product::<0>(&mut sum, lengths, powers.add(N + 1));
                         }
                     } else if $r == LEFT + 1 {
