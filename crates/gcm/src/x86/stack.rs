@@ -22,7 +22,8 @@ macro_rules! clear {
 }
 
 /// Wipes what a function for registers of this kind, which the caller has just called, has used of
-/// the stack: 256 bytes on registers of 256 bits, 320 on those of 128.
+/// the stack, arguments that were pushed for it included: 288 bytes on registers of 256 bits, 320
+/// on those of 128.
 ///
 /// # Safety
 /// The processor must have what `V` needs.
@@ -34,7 +35,7 @@ pub(super) unsafe fn wipe<V: Lanes>() {
         match (V::COUNT, V::VEX) {
             (2, _) => clear!(
                 "vpxor xmm0, xmm0, xmm0", "vmovdqu", "ymm0",
-                32 64 96 128 160 192 224 256
+                32 64 96 128 160 192 224 256 288
             ),
             (_, true) => clear!(
                 "vpxor xmm0, xmm0, xmm0", "vmovdqu", "ymm0",
