@@ -24,6 +24,7 @@ use super::lanes::Lanes;
 use super::once;
 use crate::schedule::{Block, Schedule, STRIDES};
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
 /// Blocks of the head that hold no data.
 const HEAD_OFFSET: usize = 2;
@@ -94,7 +95,7 @@ impl Powers {
 const KEPT: usize = 8;
 
 /// The state of a message between its steps.
-struct Steps<'k, V, const N: usize> {
+pub(super) struct Steps<'k, V, const N: usize> {
     schedule: &'k Schedule,
     /// The nonce in every lane; the last words are overwritten by the counter. Not added to the
     /// first round key once for all: the sum would tell the key, and what is held over all steps
@@ -104,13 +105,13 @@ struct Steps<'k, V, const N: usize> {
     counter: u32,
     byte_reversal: V,
     /// Ciphertext of the step before, byte-reversed, not yet hashed. On registers of one block it
-    /// is in memory, on purpose.
-    pending: [V; N],
+    /// is in memory, on purpose. The first step writes it.
+    pending: MaybeUninit<[V; N]>,
 }
 
 impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     #[inline(always)]
-    unsafe fn new(schedule: &'k Schedule, nonce: __m128i, counter: u32) -> Self {
+    pub(super) unsafe fn new(schedule: &'k Schedule, nonce: __m128i, counter: u32) -> Self {
         // SAFETY: under the contract of Lanes, as everywhere in this file.
         unsafe {
             Self {
@@ -118,8 +119,24 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                 nonce: V::splat(nonce),
                 counter,
                 byte_reversal: V::splat(ghash::byte_reversal()),
-                pending: [V::zero(); N],
+                pending: MaybeUninit::uninit(),
             }
+        }
+    }
+
+    /// The place of the pending blocks, each of which is written before it is read.
+    #[inline(always)]
+    fn pending(&mut self) -> *mut V {
+        self.pending.as_mut_ptr().cast()
+    }
+
+    /// Adds to the first of the pending blocks.
+    #[inline(always)]
+    unsafe fn carry(&mut self, carried: V) {
+        // SAFETY: a step has written it.
+        unsafe {
+            let first = self.pending();
+            first.write((*first).xor(carried));
         }
     }
 
@@ -148,7 +165,7 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                 *s = first.xor(V::load_private(NUMBERS.as_ptr().add(i * V::COUNT)));
             }
             if V::COUNT == 1 {
-                let pending = (&raw const self.pending).cast::<Block>();
+                let pending = self.pending().cast::<Block>().cast_const();
                 let powers = powers.start();
                 macro_rules! rounds {
                     ($($r:literal $i:literal)*) => {$(
@@ -177,9 +194,10 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                         // both have work all the time.
                         let i = if N == 4 { [8, 0, 8, 8, 8, 2, 8, 8, 8][($r - 1) % 9] } else { $r - 1 };
                         if HASH && $r < 10 && i % 2 == 0 && i + 1 < N {
+                            let pending = self.pending();
                             sum.add2(
-                                self.pending[i], powers.of_register(i),
-                                self.pending[i + 1], powers.of_register(i + 1),
+                                *pending.add(i), powers.of_register(i),
+                                *pending.add(i + 1), powers.of_register(i + 1),
                             );
                         }
                     }
@@ -212,7 +230,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                         let input = V::load_once::<$i>(src);
                         let output = state[$i].aes_last(last_key.xor(input));
                         V::store_once::<$i>(dst, output);
-                        self.pending[$i] = if SEAL { output } else { input }.permute(self.byte_reversal);
+                        let x = if SEAL { output } else { input }.permute(self.byte_reversal);
+                        self.pending().add($i).write(x);
                     }
                 )*};
             }
@@ -243,9 +262,10 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                         if let Some(mask) = output.block_one::<$i>() {
                             tag_mask = mask;
                         }
-                        self.pending[$i] = if SEAL { output } else { input }
+                        let x = if SEAL { output } else { input }
                             .permute(self.byte_reversal)
                             .with_head::<$i>(additional);
+                        self.pending().add($i).write(x);
                     }
                 )*};
             }
@@ -254,16 +274,14 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         }
     }
 
-    /// `count` further steps; returns the hash of all of them with `after` blocks to follow, of
-    /// which the powers must be there: not reduced, and in lanes.
+    /// `count` further steps, of which the last is still to be hashed, see [`Steps::hash`].
     #[inline(always)]
     unsafe fn run<const ROUNDS: usize, const SEAL: bool>(
         &mut self,
         mut src: *const u8,
         mut dst: *mut u8,
         count: usize,
-        after: usize,
-    ) -> Sum<V> {
+    ) {
         // SAFETY: `count` steps are at `src` and `dst`; powers are read from the tables that the
         // schedule holds, at most STRIDES registers before their end.
         unsafe {
@@ -276,7 +294,7 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                 let mut sum = Sum::zero();
                 for _ in 0..together {
                     if V::COUNT > 1 {
-                        self.pending[0] = self.pending[0].xor(carried);
+                        self.carry(carried);
                         carried = V::zero();
                     }
                     self.step::<ROUNDS, SEAL, true>(src, dst, &mut sum, Powers::Strides(powers));
@@ -287,20 +305,37 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                 carried = sum.reduce();
                 if V::COUNT == 1 {
                     // Into memory at once: a register would be held over all steps.
-                    self.pending[0] = self.pending[0].xor(carried);
+                    self.carry(carried);
                 }
                 left -= together;
             }
             if V::COUNT > 1 {
-                self.pending[0] = self.pending[0].xor(carried);
+                self.carry(carried);
             }
+        }
+    }
+
+    /// The blocks that are still to be hashed.
+    #[inline(always)]
+    pub(super) fn left(&mut self) -> *const V {
+        let pending = self.pending().cast_const();
+        if V::COUNT == 1 {
+            // Otherwise the compiler would keep what it knows to be there in registers.
+            // SAFETY: no instruction.
+            return unsafe { once::fresh(pending) };
+        }
+        pending
+    }
+
+    /// Returns the hash of all steps with `after` blocks to follow, of which the powers must be
+    /// there: not reduced, and in lanes.
+    #[inline(always)]
+    pub(super) unsafe fn hash(&mut self, after: usize) -> Sum<V> {
+        // SAFETY: as above.
+        unsafe {
             let powers = Powers::Consecutive(self.schedule.powers_from(N * V::COUNT + after));
             let mut sum = Sum::zero();
-            let mut pending = (&raw const self.pending).cast::<V>();
-            if V::COUNT == 1 {
-                // Otherwise the compiler would keep what it knows to be there in registers.
-                pending = once::fresh(pending);
-            }
+            let pending = self.left();
             for i in 0..N / 2 {
                 sum.add2(
                     *pending.add(2 * i),
@@ -314,11 +349,22 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     }
 }
 
-/// Seals or opens the head and `count` whole steps after it; returns the hash with `after` blocks
-/// to follow, see [`Steps::run`], and puts the encryption of J0 into `tag_mask`.
+/// Fetches the beginning of a message of `count` steps into the cache, if it is long. Before
+/// [`Steps::new`]: with this loop after it, the compiler left round keys of AES-256 on the stack on
+/// registers of 512 bits.
+#[inline(always)]
+pub(super) unsafe fn fetch_beginning<V: Lanes, const N: usize>(src: *const u8, count: usize) {
+    if count * 16 * N * V::COUNT >= PREFETCH {
+        // SAFETY: hints.
+        unsafe { fetch_ahead(src.wrapping_sub(PREFETCH), PREFETCH) };
+    }
+}
+
+/// Seals or opens the head and `count` whole steps after it, of which the last is still to be
+/// hashed, and puts the encryption of J0 into `tag_mask`.
 ///
-/// `nonce` is the 96-bit nonce with a zero counter; `additional` the last block of additional data
-/// with the state before it, byte-reversed.
+/// `steps` are new, from counter 0 on; `additional` is the last block of additional data with the
+/// state before it, byte-reversed.
 ///
 /// # Safety
 /// The processor must have what `V` needs; [`head_len`] bytes and `count` steps must be readable at
@@ -329,28 +375,22 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     reason = "those of a whole message, in registers"
 )]
 pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const SEAL: bool>(
-    schedule: &Schedule,
-    nonce: __m128i,
+    steps: &mut Steps<'_, V, N>,
     additional: __m128i,
     src: *const u8,
     dst: *mut u8,
     count: usize,
-    after: usize,
     tag_mask: &mut Block,
-) -> Sum<V> {
+) {
     // SAFETY: the caller's contract.
     unsafe {
-        if count * 16 * N * V::COUNT >= PREFETCH {
-            fetch_ahead(src.wrapping_sub(PREFETCH), PREFETCH);
-        }
-        let mut steps = Steps::<V, N>::new(schedule, nonce, 0);
         let mask = steps.head::<ROUNDS, SEAL>(additional, src, dst);
-        // Paths that stage the end of a message make it anew there.
-        if V::COUNT == 4 {
-            once::put(tag_mask, mask, V::COUNT > 1);
+        // On two blocks the end of a message is staged, and the mask made anew there.
+        if V::COUNT != 2 {
+            once::put(tag_mask, mask, V::VEX);
         }
         let head_len = head_len(V::COUNT, N);
-        steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count, after)
+        steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count);
     }
 }
 
@@ -377,11 +417,11 @@ pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, cons
         let mut steps = Steps::<V, N>::new(schedule, nonce, counter);
         let none = Powers::Strides(schedule.strides_end(V::COUNT));
         steps.step::<ROUNDS, SEAL, false>(src, dst, &mut Sum::zero(), none);
-        steps.pending[0] = steps.pending[0].xor(V::in_first_lane(state));
+        steps.carry(V::in_first_lane(state));
         let step_len = 16 * N * V::COUNT;
         let (src, dst) = (src.add(step_len), dst.add(step_len));
-        let sum = steps.run::<ROUNDS, SEAL>(src, dst, count - 1, 0);
-        sum.reduce().sum_of_lanes()
+        steps.run::<ROUNDS, SEAL>(src, dst, count - 1);
+        steps.hash(0).reduce().sum_of_lanes()
     }
 }
 

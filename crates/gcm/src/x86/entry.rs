@@ -18,14 +18,14 @@ use core::mem::MaybeUninit;
 
 /// The entry points of one path: functions that enable its instructions around the generic code.
 macro_rules! path {
-    ($module:ident, $path:expr, $register:ident, $registers:literal, $features:literal, $batch4_128:expr, $batch4_256:expr) => {
+    ($module:ident, $path:expr, $register:ty, $registers:literal, $features:literal, $batch4_128:expr, $batch4_256:expr) => {
         pub(super) mod $module {
             use super::*;
 
-            const HEAD_LEN: usize = bulk::head_len($register::COUNT, $registers);
+            const HEAD_LEN: usize = bulk::head_len(<$register>::COUNT, $registers);
 
             /// The longest message that is worked on without a head, in bytes.
-            const SHORT_MAX: usize = if $register::COUNT == 4 {
+            const SHORT_MAX: usize = if <$register>::COUNT == 4 {
                 finish512::SHORT_MAX
             } else {
                 finish::SHORT_MAX
@@ -48,7 +48,7 @@ macro_rules! path {
                         );
                     }
                     // No secret but the mask of the tag would be spilled, and that has its place.
-                    if $register::COUNT == 4 {
+                    if <$register>::COUNT == 4 {
                         // Through its address, which the compiler does not look at. It would
                         // change how `long` takes its arguments, and could no longer jump to it.
                         let address: usize;
@@ -60,7 +60,7 @@ macro_rules! path {
                     let stage = &mut Stage::uninit();
                     let tag =
                         long_staged::<ROUNDS, SEAL>(schedule, nonce, aad, src, dst, len, stage);
-                    stack::wipe($path);
+                    stack::wipe::<$register>();
                     tag
                 }
             }
@@ -144,7 +144,7 @@ macro_rules! path {
             #[target_feature(enable = $features)]
             unsafe fn fill(schedule: &mut Schedule, key: &[u8]) {
                 // SAFETY: the caller's contract.
-                unsafe { expand::fill(schedule, key, $register::COUNT) }
+                unsafe { expand::fill(schedule, key, <$register>::COUNT) }
             }
 
             #[target_feature(enable = $features)]
@@ -204,10 +204,10 @@ macro_rules! path {
                     path: $path,
                     shape: Shape {
                         rounds: ROUNDS,
-                        lanes: $register::COUNT,
+                        lanes: <$register>::COUNT,
                         head_len: HEAD_LEN,
                         short_max: SHORT_MAX,
-                        step_len: 16 * $registers * $register::COUNT,
+                        step_len: 16 * $registers * <$register>::COUNT,
                     },
                     fill,
                     begin,
@@ -250,9 +250,19 @@ path!(
 path!(
     aesni,
     Path::AesNi,
-    Single,
+    Single<false>,
     8,
     "aes,pclmulqdq,ssse3,sse4.1",
+    None,
+    None
+);
+// The same with the instructions of AVX.
+path!(
+    aesni_avx,
+    Path::AesNi,
+    Single<true>,
+    8,
+    "avx,aes,pclmulqdq,ssse3,sse4.1",
     None,
     None
 );
@@ -370,27 +380,20 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let step_len = 16 * N * V::COUNT;
         let count = (len - head_len) / step_len;
         let done = head_len + count * step_len;
+        let mut mask = Block::ZERO;
+        bulk::fetch_beginning::<V, N>(src, count);
+        let mut steps = bulk::Steps::<V, N>::new(schedule, message.nonce, 0);
+        bulk::begin::<V, N, ROUNDS, SEAL>(&mut steps, additional, src, dst, count, &mut mask);
         // The end of a message on narrower registers is hashed in the same sum, before which there
         // is no reduction. On wider ones there are no powers for that many blocks.
-        let after = if V::COUNT == 4 {
-            0
-        } else {
-            (len - done).div_ceil(16) + 1
+        let sum = match V::COUNT {
+            1 => Sum::zero(),
+            2 => steps.hash((len - done).div_ceil(16) + 1),
+            _ => steps.hash(0),
         };
-        let mut mask = Block::ZERO;
-        let sum = bulk::begin::<V, N, ROUNDS, SEAL>(
-            schedule,
-            message.nonce,
-            additional,
-            src,
-            dst,
-            count,
-            after,
-            &mut mask,
-        );
         let begun = Begun {
-            tag_mask: if V::COUNT == 4 {
-                once::take(&mut mask, V::COUNT > 1)
+            tag_mask: if V::COUNT != 2 {
+                once::take(&mut mask, V::VEX)
             } else {
                 _mm_setzero_si128()
             },
@@ -400,6 +403,11 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
                 _mm_setzero_si128()
             },
             sum,
+            left: if V::COUNT == 1 {
+                Some(steps.left().cast())
+            } else {
+                None
+            },
             stage,
         };
         let counter = counter_after(done as u64);
@@ -429,9 +437,10 @@ unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let state = if progress.is_new() {
             done += bulk::head_len(V::COUNT, N);
             let mask = &mut progress.tag_mask;
-            let sum =
-                bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count, 0, mask);
-            sum.reduce().sum_of_lanes()
+            bulk::fetch_beginning::<V, N>(src, count);
+            let mut steps = bulk::Steps::<V, N>::new(schedule, nonce, 0);
+            bulk::begin::<V, N, ROUNDS, SEAL>(&mut steps, hash, src, dst, count, mask);
+            steps.hash(0).reduce().sum_of_lanes()
         } else {
             let counter = progress.next_counter();
             bulk::proceed::<V, N, ROUNDS, SEAL>(schedule, nonce, counter, hash, src, dst, count)
@@ -501,6 +510,7 @@ unsafe fn finish<V: Ends, const ROUNDS: usize, const SEAL: bool>(
             tag_mask,
             state,
             sum: Sum::zero(),
+            left: None,
             stage: &mut Stage::uninit(),
         };
         let counter = progress.next_counter();

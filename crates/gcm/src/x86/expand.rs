@@ -41,7 +41,10 @@ unsafe fn fill_powers(end: *mut __m128i, count: usize, p: __m128i) {
         _mm_store_si128(end.sub(1), p);
         for k in 2..=count {
             let (a, b) = (end.sub(k / 2), end.sub(k - k / 2));
-            let product = ghash::multiply(Single(_mm_load_si128(a)), Single(_mm_load_si128(b)));
+            let product = ghash::multiply(
+                Single::<false>(_mm_load_si128(a)),
+                Single(_mm_load_si128(b)),
+            );
             _mm_store_si128(end.sub(k), product.0);
         }
     }

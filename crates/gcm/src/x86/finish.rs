@@ -1,4 +1,4 @@
-//! The end of a message on registers without byte masks: up to 128 bytes, staged in private memory.
+//! The end of a message on registers of two blocks: up to 128 bytes, staged in private memory.
 //!
 //! The bytes are copied in once and out once; in between they are handled as on 512-bit registers
 //! (see `finish512`): one pass over [J0, C1, …], one sum of products.
@@ -32,6 +32,7 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     // SAFETY: the stage holds 1 + 8 + 1 blocks, enough for 128 bytes; each case covers ⌈len/16⌉ + 2
     // blocks, and no block before the one it names can be partial.
     unsafe {
+        const { assert!(V::COUNT == 2) };
         macro_rules! run {
             ($registers:literal, $partial:literal) => {
                 run::<V, ROUNDS, SEAL, $registers, $partial>(
@@ -39,14 +40,10 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
                 )
             };
         }
-        match (V::COUNT, data.len) {
-            (2, 0..=32) => run!(2, 1),
-            (2, 33..=64) => run!(3, 3),
-            (2, _) => run!(5, 5),
-            (_, 0..=16) => run!(3, 1),
-            (_, 17..=32) => run!(4, 2),
-            (_, 33..=64) => run!(6, 3),
-            (_, _) => run!(10, 5),
+        match data.len {
+            0..=32 => run!(2, 1),
+            33..=64 => run!(3, 3),
+            _ => run!(5, 5),
         }
     }
 }
@@ -142,7 +139,7 @@ unsafe fn run<
         let mask = output[0].first_lane();
         output[0] = output[0].xor(V::in_first_lane(mask));
         let mut tag_mask = Block::ZERO;
-        once::put(&mut tag_mask, mask, V::COUNT > 1);
+        once::put(&mut tag_mask, mask, V::VEX);
         // Keystream in place of bytes that do not exist is neither hashed nor left here.
         let exist = EXIST.as_ptr().byte_add(16 * (STAGE - 1) - len);
         for (i, x) in output.iter().enumerate() {
@@ -184,7 +181,7 @@ unsafe fn run<
         // What is left on the stage is ciphertext.
         _mm_xor_si128(
             _mm_shuffle_epi8(hash, ghash::byte_reversal()),
-            once::take(&mut tag_mask, V::COUNT > 1),
+            once::take(&mut tag_mask, V::VEX),
         )
     }
 }
@@ -195,7 +192,7 @@ unsafe fn run<
 /// `len` bytes must be readable at `src` and writable at `dst`; `dst` is private.
 pub(crate) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: the caller's contract; the older encoding runs on every x86-64.
-    unsafe { copy_in_on::<Single>(src, dst, len) }
+    unsafe { copy_in_on::<Single<false>>(src, dst, len) }
 }
 
 /// Copies `len` bytes to memory that may be shared, each stored once.
@@ -204,7 +201,7 @@ pub(crate) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
 /// `len` bytes must be readable at `src` and writable at `dst`; `src` is private.
 pub(crate) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: as above.
-    unsafe { copy_out_on::<Single>(src, dst, len) }
+    unsafe { copy_out_on::<Single<false>>(src, dst, len) }
 }
 
 /// [`copy_in`], in the instruction encoding of `V`.

@@ -194,8 +194,8 @@ unsafe fn short_full<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         let first = schedule.powers_from(4 * R + 2);
         let ends = _mm256_set_m128i(lengths, additional);
         let end_powers = _mm256_set_m128i(
-            Single::load_private(schedule.powers_from(1)).0,
-            Single::load_private(first).0,
+            Single::<true>::load_private(schedule.powers_from(1)).0,
+            Single::<true>::load_private(first).0,
         );
         let mut sum = Sum::of(
             Quad(_mm512_zextsi256_si512(ends)),
@@ -204,7 +204,7 @@ unsafe fn short_full<const ROUNDS: usize, const SEAL: bool, const R: usize>(
 
         let keys = once::fresh(schedule.round_keys.as_ptr());
         let first_key = Quad::splat_from(keys);
-        let one = Single::load_private(NUMBERS.as_ptr().add(1));
+        let one = Single::<true>::load_private(NUMBERS.as_ptr().add(1));
         let mut j0 = Single(nonce).xor3(Single(first_key.first_lane()), one);
         let nonce = Quad::splat(nonce);
         let mut state = [Quad::zero(); R];

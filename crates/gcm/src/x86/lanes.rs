@@ -16,6 +16,9 @@ use core::arch::x86_64::*;
 pub(super) unsafe trait Lanes: Copy {
     /// 128-bit blocks in a register.
     const COUNT: usize;
+    /// True for instructions in the encoding of AVX (VEX, EVEX), which the compiler uses for
+    /// intrinsics where AVX is enabled. Blocks of assembly have to say.
+    const VEX: bool;
 
     /// All bits zero.
     unsafe fn zero() -> Self;
@@ -44,6 +47,31 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn load_block_once(p: *const u8) -> __m128i;
     /// Stores one block to memory that may be shared, once.
     unsafe fn store_block_once(p: *mut u8, v: __m128i);
+    /// Loads `len` < 16 bytes from memory that may be shared, each once, into the first lane; zero
+    /// behind them.
+    #[inline(always)]
+    unsafe fn load_part_once(p: *const u8, len: usize) -> Self {
+        const { assert!(Self::COUNT == 1) };
+        unsafe {
+            Self::in_first_lane(if Self::VEX {
+                once::load_part_128::<true>(p, len)
+            } else {
+                once::load_part_128::<false>(p, len)
+            })
+        }
+    }
+    /// Stores the first `len` < 16 bytes to memory that may be shared, each once.
+    #[inline(always)]
+    unsafe fn store_part_once(p: *mut u8, len: usize, v: Self) {
+        const { assert!(Self::COUNT == 1) };
+        unsafe {
+            if Self::VEX {
+                once::store_part_128::<true>(p, len, v.first_lane())
+            } else {
+                once::store_part_128::<false>(p, len, v.first_lane())
+            }
+        }
+    }
     /// And.
     unsafe fn and(self, other: Self) -> Self;
     /// Exclusive or.
@@ -97,6 +125,12 @@ pub(super) unsafe trait Lanes: Copy {
             sum.add(Self::load_private(x.add(at)), Self::load_private(p.add(at)));
         }
     }
+
+    /// Adds the product of `x` and the `I`-th register at `p` to `sum`.
+    #[inline(always)]
+    unsafe fn add_product<const I: usize>(sum: &mut Sum<Self>, x: Self, p: *const Block) {
+        unsafe { sum.add(x, Self::load_private(p.add(I * Self::COUNT))) }
+    }
 }
 
 /// Four blocks: AVX-512 with VAES and VPCLMULQDQ.
@@ -112,14 +146,15 @@ struct Unaligned<T>(T);
 #[derive(Clone, Copy)]
 pub(super) struct Pair(pub(super) __m256i);
 
-/// One block: AES-NI and PCLMULQDQ.
+/// One block: AES-NI and PCLMULQDQ, with the instructions of AVX if `VEX`.
 #[derive(Clone, Copy)]
-pub(super) struct Single(pub(super) __m128i);
+pub(super) struct Single<const VEX: bool>(pub(super) __m128i);
 
 // SAFETY: each function is the intrinsic that its name says, under the trait's contract.
 #[rustfmt::skip]
 unsafe impl Lanes for Quad {
     const COUNT: usize = 4;
+    const VEX: bool = true;
     #[inline(always)] unsafe fn zero() -> Self { unsafe { Self(_mm512_setzero_si512()) } }
     #[inline(always)] unsafe fn splat(b: __m128i) -> Self { unsafe { Self(_mm512_broadcast_i32x4(b)) } }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
@@ -133,8 +168,8 @@ unsafe impl Lanes for Quad {
     } }
     #[inline(always)] unsafe fn load_once<const I: usize>(p: *const u8) -> Self { unsafe { Self(once::load_512::<I>(p)) } }
     #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_512::<I>(p, v.0) } }
-    #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128_vex(p) } }
-    #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128_vex(p, v) } }
+    #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128::<0, true>(p) } }
+    #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128::<0, true>(p, v) } }
     #[inline(always)] unsafe fn and(self, b: Self) -> Self { unsafe { Self(_mm512_and_si512(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm512_xor_si512(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { Self(_mm512_ternarylogic_epi64::<0x96>(self.0, b.0, c.0)) } }
@@ -162,6 +197,7 @@ unsafe impl Lanes for Quad {
 #[rustfmt::skip]
 unsafe impl Lanes for Pair {
     const COUNT: usize = 2;
+    const VEX: bool = true;
     #[inline(always)] unsafe fn zero() -> Self { unsafe { Self(_mm256_setzero_si256()) } }
     #[inline(always)] unsafe fn splat(b: __m128i) -> Self { unsafe { Self(_mm256_broadcastsi128_si256(b)) } }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
@@ -173,8 +209,8 @@ unsafe impl Lanes for Pair {
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { unsafe { _mm_xor_si128(self.first_lane(), _mm256_extracti128_si256::<1>(self.0)) } }
     #[inline(always)] unsafe fn load_once<const I: usize>(p: *const u8) -> Self { unsafe { Self(once::load_256::<I>(p)) } }
     #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_256::<I>(p, v.0) } }
-    #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128_vex(p) } }
-    #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128_vex(p, v) } }
+    #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128::<0, true>(p) } }
+    #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128::<0, true>(p, v) } }
     #[inline(always)] unsafe fn and(self, b: Self) -> Self { unsafe { Self(_mm256_and_si256(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm256_xor_si256(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { self.xor(b).xor(c) } }
@@ -200,21 +236,22 @@ unsafe impl Lanes for Pair {
 
 // SAFETY: each function is the intrinsic that its name says, under the trait's contract.
 #[rustfmt::skip]
-unsafe impl Lanes for Single {
+unsafe impl<const VEX: bool> Lanes for Single<VEX> {
     const COUNT: usize = 1;
+    const VEX: bool = VEX;
     #[inline(always)] unsafe fn zero() -> Self { unsafe { Self(_mm_setzero_si128()) } }
     #[inline(always)] unsafe fn splat(b: __m128i) -> Self { Self(b) }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m128i>>()).0) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm_storeu_si128(p.cast(), v.0) } }
-    #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_128(p.cast()) } }
+    #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_128::<VEX>(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { Self(b) }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { self.0 }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { self.0 }
-    #[inline(always)] unsafe fn load_once<const I: usize>(p: *const u8) -> Self { unsafe { Self(once::load_128::<I>(p)) } }
-    #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_128::<I>(p, v.0) } }
-    #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128::<0>(p) } }
-    #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128::<0>(p, v) } }
+    #[inline(always)] unsafe fn load_once<const I: usize>(p: *const u8) -> Self { unsafe { Self(once::load_128::<I, VEX>(p)) } }
+    #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_128::<I, VEX>(p, v.0) } }
+    #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128::<0, VEX>(p) } }
+    #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128::<0, VEX>(p, v) } }
     #[inline(always)] unsafe fn and(self, b: Self) -> Self { unsafe { Self(_mm_and_si128(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm_xor_si128(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { self.xor(b).xor(c) } }
@@ -235,11 +272,14 @@ unsafe impl Lanes for Single {
     #[inline(always)] unsafe fn aes_last(self, k: Self) -> Self { unsafe { Self(_mm_aesenclast_si128(self.0, k.0)) } }
     #[inline(always)] unsafe fn product<const HALVES: i32>(self, b: Self) -> Self { unsafe { Self(_mm_clmulepi64_si128::<HALVES>(self.0, b.0)) } }
     #[inline(always)] unsafe fn round<const N: usize, const R: usize>(state: &mut [Self; N], keys: *const Block) {
-        unsafe { narrow::round::<N, R>(state, keys) }
+        unsafe { narrow::round::<N, R, VEX>(state, keys) }
     }
     #[inline(always)] unsafe fn round_and_product<const N: usize, const R: usize, const I: usize>(
         state: &mut [Self; N], keys: *const Block, sum: &mut Sum<Self>, x: *const Block, p: *const Block,
     ) {
-        unsafe { narrow::round_and_product::<N, R, I>(state, keys, sum, x, p) }
+        unsafe { narrow::round_and_product::<N, R, I, VEX>(state, keys, sum, x, p) }
+    }
+    #[inline(always)] unsafe fn add_product<const I: usize>(sum: &mut Sum<Self>, x: Self, p: *const Block) {
+        unsafe { narrow::product::<I, VEX>(sum, x, p) }
     }
 }

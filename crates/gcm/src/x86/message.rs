@@ -42,8 +42,10 @@ pub(super) struct Begun<V> {
     pub(super) tag_mask: __m128i,
     /// The GHASH state, byte-reversed.
     pub(super) state: __m128i,
-    /// On narrower registers what is added to the hash of the end, whose blocks it allows for.
+    /// On registers of two blocks what is added to the hash of the end, whose blocks it allows for.
     pub(super) sum: Sum<V>,
+    /// On registers of one block the last step, which is still to be hashed.
+    pub(super) left: Option<*const Block>,
     /// A place for the last bytes, on paths that need one.
     pub(super) stage: *mut Stage,
 }
@@ -100,11 +102,11 @@ pub(super) unsafe fn hash_serial(schedule: &Schedule, mut aad: &[u8]) -> __m128i
     unsafe {
         let mut state = _mm_setzero_si128();
         if aad.len() > 16 {
-            let h = Single::load_private(schedule.powers_from(1));
+            let h = Single::<false>::load_private(schedule.powers_from(1));
             while aad.len() > 16 {
                 let (block, rest) = aad.split_at(16);
                 let block = load_reversed(block.as_ptr());
-                state = ghash::multiply(Single(_mm_xor_si128(state, block)), h).0;
+                state = ghash::multiply(Single::<false>(_mm_xor_si128(state, block)), h).0;
                 aad = rest;
             }
         }

@@ -4,7 +4,8 @@
 //! other thread writes there. An `asm!` block without `pure` is emitted exactly as often as the
 //! program says. Each width uses an instruction that the compiler does not choose by itself
 //! (`vmovdqu8` without a mask, `vlddqu`, `lddqu`; `vmovupd`, `movupd` on integers), so that a test
-//! over the machine code can tell these accesses from all others.
+//! over the machine code can tell these accesses from all others. Parts of a block are moved
+//! piece by piece (`pinsrb` to `pinsrq`, `movq`, `movd`, `pextrw`, `pextrb`).
 
 use crate::schedule::Block;
 use core::arch::asm;
@@ -180,62 +181,141 @@ pub(super) unsafe fn store_256<const I: usize>(p: *mut u8, v: __m256i) {
     }
 }
 
-/// Loads the I-th 16 bytes from `p` on.
+/// Loads the I-th 16 bytes from `p` on, in the encoding of AVX if `VEX`.
 ///
 /// # Safety
 /// They must be mapped and readable.
 #[inline(always)]
-pub(super) unsafe fn load_128<const I: usize>(p: *const u8) -> __m128i {
+pub(super) unsafe fn load_128<const I: usize, const VEX: bool>(p: *const u8) -> __m128i {
     let v;
+    macro_rules! load {
+        ($load:literal) => {
+            asm!(concat!($load, " {v}, xmmword ptr [{p} + {offset}]"), v = lateout(xmm_reg) v,
+                p = in(reg) p, offset = const 16 * I, options(nostack, readonly, preserves_flags))
+        };
+    }
     // SAFETY: reads 16 bytes that the caller vouches for, and changes nothing else.
     unsafe {
-        asm!("lddqu {v}, xmmword ptr [{p} + {offset}]", v = lateout(xmm_reg) v, p = in(reg) p,
-            offset = const 16 * I, options(nostack, readonly, preserves_flags));
+        if VEX {
+            load!("vlddqu");
+        } else {
+            load!("lddqu");
+        }
     }
     v
 }
 
-/// Stores the I-th 16 bytes from `p` on.
+/// Stores the I-th 16 bytes from `p` on, in the encoding of AVX if `VEX`.
 ///
 /// # Safety
 /// They must be mapped and writable.
 #[inline(always)]
-pub(super) unsafe fn store_128<const I: usize>(p: *mut u8, v: __m128i) {
+pub(super) unsafe fn store_128<const I: usize, const VEX: bool>(p: *mut u8, v: __m128i) {
+    macro_rules! store {
+        ($store:literal) => {
+            asm!(concat!($store, " xmmword ptr [{p} + {offset}], {v}"), v = in(xmm_reg) v,
+                p = in(reg) p, offset = const 16 * I, options(nostack, preserves_flags))
+        };
+    }
     // SAFETY: writes 16 bytes that the caller vouches for, and changes nothing else.
     unsafe {
-        asm!("movupd xmmword ptr [{p} + {offset}], {v}", v = in(xmm_reg) v, p = in(reg) p,
-            offset = const 16 * I, options(nostack, preserves_flags));
+        if VEX {
+            store!("vmovupd");
+        } else {
+            store!("movupd");
+        }
     }
 }
 
-/// Loads the 16 bytes at `p`, in the encoding of AVX: mixed with wider registers the older one is
-/// slow.
+/// Loads the `len` < 16 bytes at `p`, in pieces of 8, 4, 2 bytes and one, from the last to the
+/// first; the others are zero. In the encoding of AVX if `VEX`.
 ///
 /// # Safety
 /// They must be mapped and readable.
-#[inline]
-#[target_feature(enable = "avx")]
-pub(super) unsafe fn load_128_vex(p: *const u8) -> __m128i {
-    let v;
-    // SAFETY: reads 16 bytes that the caller vouches for, and changes nothing else.
+#[inline(always)]
+pub(super) unsafe fn load_part_128<const VEX: bool>(p: *const u8, len: usize) -> __m128i {
+    // SAFETY: the pieces add up to `len` bytes that the caller vouches for.
     unsafe {
-        asm!("vlddqu {v}, xmmword ptr [{p}]", v = lateout(xmm_reg) v, p = in(reg) p,
-            options(nostack, readonly, preserves_flags));
+        let mut v = _mm_setzero_si128();
+        macro_rules! piece {
+            ($bytes:literal, $vex:literal, $before:literal) => {
+                if len & $bytes != 0 {
+                    v = _mm_slli_si128::<$bytes>(v);
+                    let p = p.add(len & !(2 * $bytes - 1));
+                    if VEX {
+                        asm!($vex, v = inout(xmm_reg) v, p = in(reg) p,
+                            options(nostack, readonly, preserves_flags));
+                    } else {
+                        asm!($before, v = inout(xmm_reg) v, p = in(reg) p,
+                            options(nostack, readonly, preserves_flags));
+                    }
+                }
+            };
+        }
+        piece!(
+            1,
+            "vpinsrb {v}, {v}, byte ptr [{p}], 0",
+            "pinsrb {v}, byte ptr [{p}], 0"
+        );
+        piece!(
+            2,
+            "vpinsrw {v}, {v}, word ptr [{p}], 0",
+            "pinsrw {v}, word ptr [{p}], 0"
+        );
+        piece!(
+            4,
+            "vpinsrd {v}, {v}, dword ptr [{p}], 0",
+            "pinsrd {v}, dword ptr [{p}], 0"
+        );
+        piece!(
+            8,
+            "vpinsrq {v}, {v}, qword ptr [{p}], 0",
+            "pinsrq {v}, qword ptr [{p}], 0"
+        );
+        v
     }
-    v
 }
 
-/// Stores 16 bytes at `p`, in the encoding of AVX.
+/// Stores the first `len` < 16 bytes of a register at `p`, in pieces of 8, 4, 2 bytes and one. In
+/// the encoding of AVX if `VEX`.
 ///
 /// # Safety
 /// They must be mapped and writable.
-#[inline]
-#[target_feature(enable = "avx")]
-pub(super) unsafe fn store_128_vex(p: *mut u8, v: __m128i) {
-    // SAFETY: writes 16 bytes that the caller vouches for, and changes nothing else.
+#[inline(always)]
+pub(super) unsafe fn store_part_128<const VEX: bool>(mut p: *mut u8, len: usize, mut v: __m128i) {
+    // SAFETY: the pieces add up to `len` bytes that the caller vouches for.
     unsafe {
-        asm!("vmovupd xmmword ptr [{p}], {v}", v = in(xmm_reg) v, p = in(reg) p,
-            options(nostack, preserves_flags));
+        macro_rules! piece {
+            ($bytes:literal, $vex:literal, $before:literal) => {
+                if len & $bytes != 0 {
+                    if VEX {
+                        asm!($vex, v = in(xmm_reg) v, p = in(reg) p,
+                            options(nostack, preserves_flags));
+                    } else {
+                        asm!($before, v = in(xmm_reg) v, p = in(reg) p,
+                            options(nostack, preserves_flags));
+                    }
+                    v = _mm_srli_si128::<$bytes>(v);
+                    p = p.add($bytes);
+                }
+            };
+        }
+        piece!(8, "vmovq qword ptr [{p}], {v}", "movq qword ptr [{p}], {v}");
+        piece!(4, "vmovd dword ptr [{p}], {v}", "movd dword ptr [{p}], {v}");
+        piece!(
+            2,
+            "vpextrw word ptr [{p}], {v}, 0",
+            "pextrw word ptr [{p}], {v}, 0"
+        );
+        if len & 1 != 0 {
+            if VEX {
+                asm!("vpextrb byte ptr [{p}], {v}, 0", v = in(xmm_reg) v, p = in(reg) p,
+                    options(nostack, preserves_flags));
+            } else {
+                asm!("pextrb byte ptr [{p}], {v}, 0", v = in(xmm_reg) v, p = in(reg) p,
+                    options(nostack, preserves_flags));
+            }
+        }
     }
 }
 
@@ -342,14 +422,23 @@ pub(super) unsafe fn fresh<T>(mut p: *const T) -> *const T {
     p
 }
 
+/// The same value, of which the compiler does not know that: what it is made of comes before this
+/// and what is made of it behind, in the order of the program's blocks of assembly.
+#[inline(always)]
+pub(super) unsafe fn in_order(mut v: __m128i) -> __m128i {
+    // SAFETY: no instruction.
+    unsafe { asm!("/* {} */", inout(xmm_reg) v, options(nomem, nostack, preserves_flags)) };
+    v
+}
+
 /// Moves a secret to memory, for [`take`]. Held in a register over much work, it would be spilled,
 /// and left where the compiler chose.
 ///
-/// `wide` tells that the path has registers wider than 128 bits, and so the encoding: among
-/// instructions of AVX one of the older encoding merges with what the upper part of the register
-/// holds, which on processors of Intel cost 120 ns here.
+/// `vex` is the encoding of the path's other instructions: among those of AVX one of the older
+/// encoding merges with what the upper part of the register holds, which on processors of Intel
+/// cost 120 ns here.
 #[inline(always)]
-pub(super) unsafe fn put(place: &mut Block, secret: __m128i, wide: bool) {
+pub(super) unsafe fn put(place: &mut Block, secret: __m128i, vex: bool) {
     macro_rules! put {
         ($store:literal) => {
             asm!(concat!($store, " xmmword ptr [{p}], {v}"), p = in(reg) place,
@@ -358,7 +447,7 @@ pub(super) unsafe fn put(place: &mut Block, secret: __m128i, wide: bool) {
     }
     // SAFETY: writes the 16 bytes of the block.
     unsafe {
-        if wide {
+        if vex {
             put!("vmovups");
         } else {
             put!("movups");
@@ -399,17 +488,26 @@ pub(super) unsafe fn clear_256(p: *mut u8) {
 /// # Safety
 /// They must be mapped and writable.
 #[inline(always)]
-pub(super) unsafe fn clear_128(p: *mut u8) {
+pub(super) unsafe fn clear_128<const VEX: bool>(p: *mut u8) {
+    macro_rules! clear {
+        ($store:literal) => {
+            asm!(concat!($store, " xmmword ptr [{p}], {zero}"), p = in(reg) p,
+                zero = in(xmm_reg) _mm_setzero_si128(), options(nostack, preserves_flags))
+        };
+    }
     // SAFETY: writes 16 bytes that the caller vouches for.
     unsafe {
-        asm!("movups xmmword ptr [{p}], {zero}", p = in(reg) p, zero = in(xmm_reg) _mm_setzero_si128(),
-            options(nostack, preserves_flags));
+        if VEX {
+            clear!("vmovups");
+        } else {
+            clear!("movups");
+        }
     }
 }
 
 /// Takes a secret from where [`put`] has moved it, and wipes the place.
 #[inline(always)]
-pub(super) unsafe fn take(place: &mut Block, wide: bool) -> __m128i {
+pub(super) unsafe fn take(place: &mut Block, vex: bool) -> __m128i {
     let v;
     macro_rules! take {
         ($move:literal) => {
@@ -420,7 +518,7 @@ pub(super) unsafe fn take(place: &mut Block, wide: bool) -> __m128i {
     }
     // SAFETY: reads and writes the 16 bytes of the block.
     unsafe {
-        if wide {
+        if vex {
             take!("vmovups");
         } else {
             take!("movups");

@@ -7,7 +7,7 @@
 //! (`message::Stage`) has its place outside. Builds with checks spill more, for short messages as
 //! well, and are wiped by `kernel::wipe_checked`.
 
-use crate::Path;
+use super::lanes::Lanes;
 use core::arch::asm;
 
 /// Clears places below the stack pointer.
@@ -21,22 +21,27 @@ macro_rules! clear {
     };
 }
 
-/// Wipes what a function of this path that the caller has just called has used of the stack: 256
-/// bytes on registers of 256 bits, 320 on those of 128.
+/// Wipes what a function for registers of this kind, which the caller has just called, has used of
+/// the stack, arguments that were pushed for it included: 288 bytes on registers of 256 bits, 320
+/// on those of 128.
 ///
 /// # Safety
-/// The processor must have the path's instructions.
+/// The processor must have what `V` needs.
 #[inline(always)]
-pub(super) unsafe fn wipe(path: Path) {
+pub(super) unsafe fn wipe<V: Lanes>() {
     // SAFETY: nothing alive is below the stack pointer around a block that may use the stack, and
     // the stack goes on there: it has just been used.
     unsafe {
-        match path {
-            Path::Vaes256 => clear!(
+        match (V::COUNT, V::VEX) {
+            (2, _) => clear!(
                 "vpxor xmm0, xmm0, xmm0", "vmovdqu", "ymm0",
-                32 64 96 128 160 192 224 256
+                32 64 96 128 160 192 224 256 288
             ),
-            _ => clear!(
+            (_, true) => clear!(
+                "vpxor xmm0, xmm0, xmm0", "vmovdqu", "ymm0",
+                32 64 96 128 160 192 224 256 288 320
+            ),
+            (_, false) => clear!(
                 "pxor xmm0, xmm0", "movups", "xmm0",
                 16 32 48 64 80 96 112 128 144 160 176 192 208 224 240 256 272 288 304 320
             ),

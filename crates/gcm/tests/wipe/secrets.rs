@@ -180,13 +180,15 @@ fn whole_messages_and_batches_leave_no_secrets_on_the_stack() {
             let (key, mut secrets) = heap::key_and_secrets(&bytes, path);
             secrets.push(tag_mask(&bytes));
             // What a block's counter and the first round key make.
-            secrets.extend([0, 1, 2].map(|counter| {
+            secrets.extend((0..10).map(|counter| {
                 let mut block: [u8; 16] = bytes[..16].try_into().expect("16 bytes");
                 block[..12].iter_mut().for_each(|byte| *byte ^= NONCE[0]);
                 block[15] ^= counter;
                 block
             }));
-            for len in [1, 16, 48, 60, 64, 96, 100, 200, 255, 500, 1440, 4100, 9000] {
+            for len in [
+                1, 16, 48, 60, 64, 96, 100, 128, 200, 255, 500, 1440, 4100, 9000,
+            ] {
                 let plaintext: Vec<u8> = (0..len).map(|i| (i * i / 7 + 3 * i) as u8).collect();
                 let mut sealed = plaintext.clone();
                 let tag = key.seal_in_place(Nonce::from(NONCE), &AAD, &mut sealed);
