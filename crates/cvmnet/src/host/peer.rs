@@ -21,6 +21,9 @@ use crate::variant::Cipher;
 /// Frames on their way to the guest: enough for its queue, few enough to stay in the cache.
 const QUEUE: usize = 512;
 
+/// The most bytes of memory for records that are sealed ahead.
+pub const AHEAD_MAX: usize = 1 << 30;
+
 /// Clients on one simulated machine.
 pub struct Peer<A> {
     stack: Stack<Vec<u8>>,
@@ -31,6 +34,13 @@ pub struct Peer<A> {
     plaintext: Box<[u8]>,
     time: Time,
     counters: Counters,
+}
+
+type Take = fn() -> Option<Vec<u8>>;
+
+/// Returns a buffer for a record.
+fn buffer() -> Option<Vec<u8>> {
+    Some(vec![0; tls::DATA_MAX + tls::OVERHEAD])
 }
 
 /// Frames that the guest has not received yet, and the memory of those that it has.
@@ -75,8 +85,24 @@ impl<A: Application> Peer<A> {
         to: SocketAddr,
         application: A,
     ) -> Result<Id, ConnectFailure> {
+        self.connect_from(now, to, application, |_| true)
+    }
+
+    /// Opens a connection from a local address and port that suit: those of a flow that the host
+    /// brings to a certain queue pair.
+    ///
+    /// # Errors
+    /// As [`Peer::connect`].
+    pub fn connect_from(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        application: A,
+        suits: impl Fn(SocketAddr) -> bool,
+    ) -> Result<Id, ConnectFailure> {
         let session = Session::client(&self.tls).map_err(ConnectFailure::Tls)?;
-        let id = self.stack.connect(now, to).map_err(ConnectFailure::Tcp)?;
+        let id = self.stack.connect_from(now, to, suits);
+        let id = id.map_err(ConnectFailure::Tcp)?;
         self.counters.opened += 1;
         let endpoint = Endpoint::new(session, application, Instant::NEVER);
         self.endpoints.insert(id, endpoint);
@@ -94,28 +120,52 @@ impl<A: Application> Peer<A> {
         is_busy | self.stack.poll(time.now, &mut self.outgoing)
     }
 
+    /// Seals what the clients have to send in equal parts of `most` bytes of memory, of which no
+    /// more than [`AHEAD_MAX`] are taken, so that nothing is left to be sealed when it is sent.
+    /// Returns the bytes of data.
+    pub fn seal_ahead(&mut self, time: Time, most: usize) -> u64 {
+        self.time = time;
+        let each = most.min(AHEAD_MAX) / self.endpoints.len().max(1);
+        let ids: Vec<Id> = self.endpoints.keys().copied().collect();
+        let seal = |id| self.with(id, |endpoint, turn| endpoint.seal_ahead(turn, each));
+        ids.into_iter().filter_map(seal).sum()
+    }
+
+    /// Returns true if all connections still have records that were sealed ahead.
+    pub fn is_ahead(&self) -> bool {
+        self.endpoints.values().all(Endpoint::is_ahead)
+    }
+
     fn serve(&mut self, id: Id) {
-        let Some(endpoint) = self.endpoints.get_mut(&id) else {
-            return;
-        };
-        let mut turn = Turn {
-            time: self.time,
-            id,
-            stack: &mut self.stack,
-            region: None,
-            take: || Some(vec![0; tls::DATA_MAX + tls::OVERHEAD]),
-            plaintext: &mut self.plaintext,
-            cipher: Cipher::SingleRead,
-            probe: &Off,
-            counters: &mut self.counters,
-        };
-        if endpoint.serve(&mut turn) != Next::Over {
+        let next = self.with(id, |endpoint, turn| endpoint.serve(turn));
+        if next != Some(Next::Over) {
             return;
         }
         if let Some(endpoint) = self.endpoints.remove(&id) {
             self.finished.push((id, endpoint.into_application()));
         }
         self.stack.close(self.time.now, id);
+    }
+
+    /// Calls `act` with a connection and what it needs for its turn.
+    fn with<R>(
+        &mut self,
+        id: Id,
+        act: impl FnOnce(&mut Endpoint<A, Vec<u8>>, &mut Turn<'_, Vec<u8>, Off, Take>) -> R,
+    ) -> Option<R> {
+        let endpoint = self.endpoints.get_mut(&id)?;
+        let mut turn = Turn {
+            time: self.time,
+            id,
+            stack: &mut self.stack,
+            region: None,
+            take: buffer as Take,
+            plaintext: &mut self.plaintext,
+            cipher: Cipher::SingleRead,
+            probe: &Off,
+            counters: &mut self.counters,
+        };
+        Some(act(endpoint, &mut turn))
     }
 
     /// Takes the connections that are over.
