@@ -369,8 +369,11 @@ mod tests {
         let totals = breakdown.totals();
         let whole = timestamp() - start;
         let sum: u64 = totals.cycles.iter().sum();
-        assert!(sum.abs_diff(totals.whole) * 100 <= totals.whole, "{totals}");
-        assert!(totals.whole <= whole, "{whole} {totals}");
+        assert!(
+            sum.abs_diff(totals.whole) * 100 <= totals.whole,
+            "{totals:?}"
+        );
+        assert!(totals.whole <= whole, "{whole} {totals:?}");
     }
 
     #[test]
@@ -387,13 +390,19 @@ mod tests {
         spin(1_000_000);
         let totals = breakdown.totals();
         let of = |totals: &Totals, category: Category| totals.cycles[category as usize];
-        assert!(of(&totals, Category::Crypto) >= 50_000_000, "{totals}");
+        assert!(of(&totals, Category::Crypto) >= 50_000_000, "{totals:?}");
         assert_eq!(of(&totals, Category::Crypto), of(&before, Category::Crypto));
-        assert!(of(&totals, Category::PacketIn) >= 1_000_000, "{totals}");
+        assert!(of(&totals, Category::PacketIn) >= 1_000_000, "{totals:?}");
         // Were it counted twice, the categories would add up to twice as much.
         let sum: u64 = before.cycles.iter().sum();
-        assert!(sum.abs_diff(before.whole) * 100 <= before.whole, "{before}");
-        assert!(of(&totals, Category::Application) >= 1_000_000, "{totals}");
+        assert!(
+            sum.abs_diff(before.whole) * 100 <= before.whole,
+            "{before:?}"
+        );
+        assert!(
+            of(&totals, Category::Application) >= 1_000_000,
+            "{totals:?}"
+        );
         assert_eq!(totals.spans[Category::PacketIn as usize], 1);
     }
 
@@ -413,11 +422,18 @@ mod tests {
         }
         let totals = breakdown.totals().since(&start);
         let (idle, ring) = (Category::Idle as usize, Category::Ring as usize);
-        assert_eq!((totals.spans[idle], totals.spans[ring]), (2, 1), "{totals}");
-        assert!(totals.cycles[idle] >= 6_000_000, "{totals}");
-        assert!(totals.cycles[ring] >= 2_000_000, "{totals}");
+        assert_eq!(
+            (totals.spans[idle], totals.spans[ring]),
+            (2, 1),
+            "{totals:?}"
+        );
+        assert!(totals.cycles[idle] >= 6_000_000, "{totals:?}");
+        assert!(totals.cycles[ring] >= 2_000_000, "{totals:?}");
         let sum = totals.sum(&Category::ALL);
-        assert!(sum.abs_diff(totals.whole) * 100 <= totals.whole, "{totals}");
+        assert!(
+            sum.abs_diff(totals.whole) * 100 <= totals.whole,
+            "{totals:?}"
+        );
     }
 
     #[test]

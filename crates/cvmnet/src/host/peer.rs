@@ -36,6 +36,11 @@ pub struct Peer<A> {
     counters: Counters,
 }
 
+/// Returns the part of each connection in the memory for records that are sealed ahead.
+fn part(most: usize, connections: usize) -> usize {
+    most.min(AHEAD_MAX) / connections.max(1)
+}
+
 type Take = fn() -> Option<Vec<u8>>;
 
 /// Returns a buffer for a record.
@@ -125,7 +130,7 @@ impl<A: Application> Peer<A> {
     /// Returns the bytes of data.
     pub fn seal_ahead(&mut self, time: Time, most: usize) -> u64 {
         self.time = time;
-        let each = most.min(AHEAD_MAX) / self.endpoints.len().max(1);
+        let each = part(most, self.endpoints.len());
         let ids: Vec<Id> = self.endpoints.keys().copied().collect();
         let seal = |id| self.with(id, |endpoint, turn| endpoint.seal_ahead(turn, each));
         ids.into_iter().filter_map(seal).sum()
@@ -255,5 +260,23 @@ impl RecordBuffer for Vec<u8> {
 
     fn part(&self, range: Range<usize>) -> Option<Part<'_>> {
         self.get(range).map(Part::Private)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_connections_together_seal_no_more_ahead_than_the_bound() {
+        for (most, connections, each) in [
+            (usize::MAX, 4, 256 << 20),
+            (usize::MAX, 1, 1 << 30),
+            (1 << 20, 4, 256 << 10),
+            (0, 4, 0),
+            (5, 0, 5),
+        ] {
+            assert_eq!(part(most, connections), each, "{most} {connections}");
+        }
     }
 }

@@ -34,7 +34,7 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// Returns a server over a store, which other servers may use as well.
+    /// Returns a server over a store, which other servers may use as well, on other threads too.
     pub fn new(store: Arc<Mutex<Store>>) -> Memcached {
         Memcached { store }
     }
