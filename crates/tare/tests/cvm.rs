@@ -348,19 +348,19 @@ fn trial(parameters: &str) -> Value {
 
 #[test]
 fn a_trial_seals_as_much_ahead_as_it_may_and_ends_when_that_is_used_up() {
-    let sealed = |ahead: &str| {
-        let counters = trial(&format!(r#"{{"ahead":"{ahead}","duration":"100 ms"}}"#));
+    let sealed = |given: &str| {
+        let counters = trial(&format!(r#"{{{given},"duration":"100 ms"}}"#));
         assert_eq!(counters["wrong"], 0, "{counters}");
         let count = |name: &str| counters[name].as_u64().unwrap();
         (count("sealed_ahead"), count("bytes"))
     };
-    let (ahead, bytes) = sealed("0 B");
+    let (ahead, bytes) = sealed(r#""sealing":"live""#);
     assert!(ahead == 0 && bytes > 0);
-    let (ahead, bytes) = sealed("1 MiB");
+    let (ahead, bytes) = sealed(r#""ahead":"1 MiB""#);
     // What TCP had of each of the four connections before may arrive too.
     assert!((900_000..1 << 20).contains(&ahead), "{ahead}");
     assert!(bytes < (6 << 20), "{bytes}");
-    let (ahead, _) = sealed("1 GiB");
+    let (ahead, _) = sealed(r#""ahead":"1 GiB""#);
     assert!(ahead > 1 << 20 && ahead < 1 << 30, "{ahead}");
 }
 
@@ -412,15 +412,10 @@ fn a_guest_with_four_processors_serves_from_all_of_them() {
             ),
             "fetch() { curl -sgk -m 100 https://$1/large.bin | cmp - files/large.bin && echo same; }\n\
              for n in 1 2 3 4 5 6 7 8; do fetch 10.77.0.2 & fetch '[fd77::2]' & done\n\
-             for job in $(jobs -p); do [ $job = $host ] || wait $job; done\n\
-             ping -c 2 -W 5 10.77.0.2 > ping.log && echo answered",
+             for job in $(jobs -p); do [ $job = $host ] || wait $job; done",
             "\"closed\":16,",
         );
-        assert_eq!(
-            text(&output),
-            "same\n".repeat(16) + "answered\n",
-            "{variant}"
-        );
+        assert_eq!(text(&output), "same\n".repeat(16), "{variant}");
         let status = status(folder.path());
         let guest = &status["guest"];
         assert_eq!(guest["handshakes"], 16, "{guest}");

@@ -81,6 +81,17 @@ choices! {
     }
 }
 
+choices! {
+    /// When the clients seal the bulk data that the guest receives.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Sealing {
+        /// Before the clock starts.
+        Ahead = "ahead",
+        /// While it runs.
+        Live = "live",
+    }
+}
+
 parameters! {
     /// The parameters of the drivers `cvmnet` and `cvmnet-breakdown`.
     pub(crate) struct CvmnetParameters {
@@ -107,9 +118,10 @@ parameters! {
         exits: ExitKind = "each",
         /// the simulated cost of a world switch, in cycles of the time stamp counter
         switch_cycles: u64 [0..=1_000_000] = 0,
-        /// bytes of memory for records that the clients seal before the clock starts, at most
-        /// 1 GiB, if the guest receives bulk data: the measured part ends when they are used up;
-        /// 0 B to seal them while it runs
+        /// when the clients seal the bulk data that the guest receives: before the clock starts,
+        /// and the measured part ends when that is used up, or while it runs
+        sealing: Sealing = "ahead",
+        /// bytes of memory for records that are sealed ahead, at most 1 GiB
         ahead: Bytes = "1 GiB",
         /// the measured part of a trial
         duration: Duration = "400 ms",
@@ -136,7 +148,10 @@ impl CvmnetParameters {
             duration: self.duration,
             has_breakdown,
             vcpus: self.vcpus as usize,
-            ahead: self.ahead.0 as usize,
+            ahead: match self.sealing {
+                Sealing::Ahead => self.ahead.0 as usize,
+                Sealing::Live => 0,
+            },
         }
     }
 
@@ -162,7 +177,7 @@ impl CvmnetParameters {
 
     /// Returns true if the clients seal records before the clock starts.
     fn is_ahead(&self) -> bool {
-        self.work == Work::Receive && self.ahead.0 > 0
+        self.work == Work::Receive && self.sealing == Sealing::Ahead
     }
 
     /// Checks whether the path can be measured with them.

@@ -106,7 +106,9 @@ impl<'a> Load<'a> {
             ..answered
         });
         let finished = self.device.frames().network().take_finished();
-        if finished.is_empty() && !self.board.has_ended.load(Relaxed) {
+        let has_ended = !finished.is_empty() || self.board.has_ended.load(Relaxed);
+        // At the end the guests are stopped before their clients, which may see it first.
+        if !has_ended || self.board.stop.load(Relaxed) {
             return Ok(());
         }
         match answered.wrong {
