@@ -342,7 +342,9 @@ fn trial(parameters: &str) -> Value {
     let values = lines
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let counters = values.filter(|line| line["counters"].is_object()).last();
+    let counters = values
+        .filter(|line| line["counters"].is_object())
+        .next_back();
     counters.unwrap_or_else(|| panic!("{lines}"))["counters"].clone()
 }
 

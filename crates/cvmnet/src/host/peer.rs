@@ -33,12 +33,9 @@ pub struct Peer<A> {
     outgoing: Outgoing,
     plaintext: Box<[u8]>,
     time: Time,
+    /// Bytes of memory that may still be taken for records that are sealed ahead.
+    ahead_left: usize,
     counters: Counters,
-}
-
-/// Returns the part of each connection in the memory for records that are sealed ahead.
-fn part(most: usize, connections: usize) -> usize {
-    most.min(AHEAD_MAX) / connections.max(1)
 }
 
 type Take = fn() -> Option<Vec<u8>>;
@@ -76,6 +73,7 @@ impl<A: Application> Peer<A> {
                 now: Instant::ZERO,
                 unix: Duration::ZERO,
             },
+            ahead_left: AHEAD_MAX,
             counters: Counters::default(),
         })
     }
@@ -125,12 +123,14 @@ impl<A: Application> Peer<A> {
         is_busy | self.stack.poll(time.now, &mut self.outgoing)
     }
 
-    /// Seals what the clients have to send in equal parts of `most` bytes of memory, of which no
-    /// more than [`AHEAD_MAX`] are taken, so that nothing is left to be sealed when it is sent.
-    /// Returns the bytes of data.
+    /// Seals what the clients have to send in equal parts of `most` bytes of memory, so that nothing
+    /// is left to be sealed when it is sent. Returns the bytes of data. All calls together take at
+    /// most [`AHEAD_MAX`].
     pub fn seal_ahead(&mut self, time: Time, most: usize) -> u64 {
         self.time = time;
-        let each = part(most, self.endpoints.len());
+        let most = most.min(self.ahead_left);
+        self.ahead_left -= most;
+        let each = most / self.endpoints.len().max(1);
         let ids: Vec<Id> = self.endpoints.keys().copied().collect();
         let seal = |id| self.with(id, |endpoint, turn| endpoint.seal_ahead(turn, each));
         ids.into_iter().filter_map(seal).sum()
@@ -265,18 +265,35 @@ impl RecordBuffer for Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use rustls::pki_types::ServerName;
+
     use super::*;
+    use crate::server::bulk::Sink;
+    use crate::server::Service as _;
+    use crate::tls::{Client, Identity, Options};
 
     #[test]
-    fn all_connections_together_seal_no_more_ahead_than_the_bound() {
-        for (most, connections, each) in [
-            (usize::MAX, 4, 256 << 20),
-            (usize::MAX, 1, 1 << 30),
-            (1 << 20, 4, 256 << 10),
-            (0, 4, 0),
-            (5, 0, 5),
+    fn all_calls_together_seal_no_more_ahead_than_the_bound() {
+        let identity = Identity::self_signed(&["guest.example".into()]).unwrap();
+        let name = ServerName::try_from("guest.example").unwrap();
+        let client = Client::new(identity.certificate().unwrap(), name, &Options::default());
+        let config = tcp::Config::on_link([2; 6], Ipv4Addr::new(10, 9, 0, 1));
+        let secret = tcp::Secret::new(&[1; 16]);
+        let mut peer = Peer::new(config, secret, client.unwrap()).unwrap();
+        let to = SocketAddr::from((Ipv4Addr::new(10, 9, 0, 2), 443));
+        peer.connect(Instant::ZERO, to, Sink::new(0).accept())
+            .unwrap();
+        for (most, left) in [
+            (1 << 20, AHEAD_MAX - (1 << 20)),
+            (AHEAD_MAX - (2 << 20), 1 << 20),
+            (usize::MAX, 0),
+            (usize::MAX, 0),
         ] {
-            assert_eq!(part(most, connections), each, "{most} {connections}");
+            // Nothing is sealed during the handshake, and the memory counts as taken.
+            assert_eq!(peer.seal_ahead(Time::now(), most), 0);
+            assert_eq!(peer.ahead_left, left);
         }
     }
 }

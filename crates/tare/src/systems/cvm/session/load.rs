@@ -23,6 +23,8 @@ use crate::systems::cvm::client::{self, Clients, Protocol};
 /// More than what is expected to be used is sealed ahead by this factor: a guest is faster when it
 /// never waits.
 const AHEAD_MARGIN: f64 = 1.5;
+/// Bytes of memory for records that are sealed between two looks at what arrives.
+const SLICE: usize = 16 << 20;
 /// The longest time for which records are sealed ahead.
 pub(super) const SEALING: Duration = Duration::from_secs(20);
 
@@ -119,17 +121,20 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Seals this pair's part of the records, once.
+    /// Seals this pair's part of the records, once. Nothing new is sent meanwhile; what the guest
+    /// acknowledges is taken at its time, as TCP would take it for lost and send it again.
     fn seal_ahead(&mut self) -> anyhow::Result<()> {
-        let peer = self.device.frames().network();
-        let most = self.board.ahead.load(Relaxed);
-        let sealed = peer.seal_ahead(Time::now(), most);
         let counts = &self.board.pairs[self.pair];
-        counts.sealed_ahead.store(sealed, Relaxed);
+        let mut left = self.board.ahead.load(Relaxed);
+        while left > 0 && !self.board.stop.load(Relaxed) {
+            let part = left.min(SLICE);
+            left -= part;
+            let time = Time::now();
+            let sealed = self.device.frames().network().seal_ahead(time, part);
+            counts.sealed_ahead.fetch_add(sealed, Relaxed);
+            while self.device.poll(time.now).map_err(text)? {}
+        }
         self.is_sealed = true;
-        // What the guest acknowledged meanwhile is taken before the timers are looked at: they
-        // would send it again.
-        while self.device.poll(Instant::now()).map_err(text)? {}
         self.board.ready.fetch_add(1, Relaxed);
         Ok(())
     }
