@@ -339,12 +339,10 @@ fn trial(parameters: &str) -> Value {
         .output()
         .unwrap();
     let lines = text(&output);
-    let values = lines
+    let mut values = lines
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let counters = values
-        .filter(|line| line["counters"].is_object())
-        .next_back();
+    let counters = values.rfind(|line| line["counters"].is_object());
     counters.unwrap_or_else(|| panic!("{lines}"))["counters"].clone()
 }
 
