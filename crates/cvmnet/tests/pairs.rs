@@ -184,7 +184,7 @@ fn a_frame_reaches_its_pair_by_whichever_network_it_came_and_an_inbox_is_bounded
 struct Reader {
     received: u64,
     wrong: u64,
-    /// What is asked for, once, and the answer; none for the source.
+    /// The request that is sent once, and its answer; none for the source.
     ask: Option<(Vec<u8>, Vec<u8>)>,
     answer: Vec<u8>,
 }

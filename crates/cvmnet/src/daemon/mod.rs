@@ -1,11 +1,11 @@
 //! Guest and host as two processes that share the region and two eventfds, and nothing else.
 //!
 //! The host makes the region and the TAP device, starts the guest with one end of a socket as its
-//! standard input, and sends it the descriptors there. Each queue pair has a thread of the guest and
-//! one of the host, which share with those of other pairs no more than they must: the host its rule
-//! which pair a frame is for, the guest what is served. The layout of the region follows from the
-//! variant, which the guest has from its own command line. Over the socket the guest tells its
-//! counters; when either end closes, the other process ends.
+//! standard input, and sends it the descriptors there. Each queue pair has a thread of the guest
+//! and one of the host. They share with those of other pairs no more than they must: the host its
+//! rule which pair a frame is for, the guest what is served. The layout of the region follows from
+//! the variant and the number of pairs, which the guest has from its own command line. Over the
+//! socket the guest tells its counters; when either end closes, the other process ends.
 
 mod guest;
 mod host;

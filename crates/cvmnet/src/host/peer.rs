@@ -123,9 +123,9 @@ impl<A: Application> Peer<A> {
         is_busy | self.stack.poll(time.now, &mut self.outgoing)
     }
 
-    /// Seals what the clients have to send in equal parts of `most` bytes of memory, so that nothing
-    /// is left to be sealed when it is sent. Returns the bytes of data. All calls together take at
-    /// most [`AHEAD_MAX`].
+    /// Seals what the clients have to send in equal parts of `most` bytes of memory, so that
+    /// nothing is left to be sealed when it is sent. Returns the bytes of data. All calls together
+    /// take at most [`AHEAD_MAX`].
     pub fn seal_ahead(&mut self, time: Time, most: usize) -> u64 {
         self.time = time;
         let most = most.min(self.ahead_left);

@@ -82,7 +82,7 @@ choices! {
 }
 
 choices! {
-    /// When the clients seal the bulk data that the guest receives.
+    /// The time at which the clients seal the bulk data that the guest receives.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Sealing {
         /// Before the clock starts.
