@@ -1,7 +1,7 @@
 //! Time by category, each moment counted once.
 
 use std::cell::Cell;
-use std::fmt;
+use std::fmt::Write as _;
 use std::rc::Rc;
 
 use tare_memory::timestamp;
@@ -316,12 +316,19 @@ impl Totals {
             spans: less(&self.spans, &earlier.spans),
         }
     }
-}
 
-impl fmt::Display for Totals {
-    /// Writes the lines of the published breakdown, percentages rounded down as there.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "Total {} cycles", self.whole)?;
+    /// Adds those of another processor.
+    pub fn add(&mut self, other: &Totals) {
+        self.whole += other.whole;
+        let add = |to: &mut [u64], more: &[u64]| to.iter_mut().zip(more).for_each(|(a, b)| *a += b);
+        add(&mut self.cycles, &other.cycles);
+        add(&mut self.spans, &other.spans);
+    }
+
+    /// Returns the lines of the published breakdown for a processor of the guest, percentages
+    /// rounded down as there.
+    pub fn lines(&self, cpu: usize) -> String {
+        let mut text = format!("Total {} cycles\n", self.whole);
         for category in Category::ALL {
             let (spans, cycles) = (
                 self.spans[category as usize],
@@ -331,12 +338,12 @@ impl fmt::Display for Totals {
                 .share(category)
                 .map_or(0, |share| (100.0 * share) as u64);
             let name = category.name();
-            writeln!(
-                f,
-                "cpu 0 {name} cnt {spans} cycles {cycles} percent {percent}"
-            )?;
+            let _ = writeln!(
+                text,
+                "cpu {cpu} {name} cnt {spans} cycles {cycles} percent {percent}"
+            );
         }
-        Ok(())
+        text
     }
 }
 
@@ -362,8 +369,11 @@ mod tests {
         let totals = breakdown.totals();
         let whole = timestamp() - start;
         let sum: u64 = totals.cycles.iter().sum();
-        assert!(sum.abs_diff(totals.whole) * 100 <= totals.whole, "{totals}");
-        assert!(totals.whole <= whole, "{whole} {totals}");
+        assert!(
+            sum.abs_diff(totals.whole) * 100 <= totals.whole,
+            "{totals:?}"
+        );
+        assert!(totals.whole <= whole, "{whole} {totals:?}");
     }
 
     #[test]
@@ -380,13 +390,19 @@ mod tests {
         spin(1_000_000);
         let totals = breakdown.totals();
         let of = |totals: &Totals, category: Category| totals.cycles[category as usize];
-        assert!(of(&totals, Category::Crypto) >= 50_000_000, "{totals}");
+        assert!(of(&totals, Category::Crypto) >= 50_000_000, "{totals:?}");
         assert_eq!(of(&totals, Category::Crypto), of(&before, Category::Crypto));
-        assert!(of(&totals, Category::PacketIn) >= 1_000_000, "{totals}");
+        assert!(of(&totals, Category::PacketIn) >= 1_000_000, "{totals:?}");
         // Were it counted twice, the categories would add up to twice as much.
         let sum: u64 = before.cycles.iter().sum();
-        assert!(sum.abs_diff(before.whole) * 100 <= before.whole, "{before}");
-        assert!(of(&totals, Category::Application) >= 1_000_000, "{totals}");
+        assert!(
+            sum.abs_diff(before.whole) * 100 <= before.whole,
+            "{before:?}"
+        );
+        assert!(
+            of(&totals, Category::Application) >= 1_000_000,
+            "{totals:?}"
+        );
         assert_eq!(totals.spans[Category::PacketIn as usize], 1);
     }
 
@@ -406,11 +422,18 @@ mod tests {
         }
         let totals = breakdown.totals().since(&start);
         let (idle, ring) = (Category::Idle as usize, Category::Ring as usize);
-        assert_eq!((totals.spans[idle], totals.spans[ring]), (2, 1), "{totals}");
-        assert!(totals.cycles[idle] >= 6_000_000, "{totals}");
-        assert!(totals.cycles[ring] >= 2_000_000, "{totals}");
+        assert_eq!(
+            (totals.spans[idle], totals.spans[ring]),
+            (2, 1),
+            "{totals:?}"
+        );
+        assert!(totals.cycles[idle] >= 6_000_000, "{totals:?}");
+        assert!(totals.cycles[ring] >= 2_000_000, "{totals:?}");
         let sum = totals.sum(&Category::ALL);
-        assert!(sum.abs_diff(totals.whole) * 100 <= totals.whole, "{totals}");
+        assert!(
+            sum.abs_diff(totals.whole) * 100 <= totals.whole,
+            "{totals:?}"
+        );
     }
 
     #[test]
@@ -427,7 +450,7 @@ mod tests {
             cycles: [1, 0, 2, 3, 4, 5, 6, 7, 8, 9],
             ..Totals::default()
         };
-        let text = totals.to_string();
+        let text = totals.lines(0);
         assert!(text.starts_with("Total 200 cycles\n"), "{text}");
         assert!(
             text.contains("cpu 0 swiotlb_find cnt 0 cycles 3 percent 1\n"),

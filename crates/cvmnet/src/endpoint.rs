@@ -2,6 +2,7 @@
 //! guest and for the peer that the host has in its own process.
 
 use std::cell::Ref;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use tare_memory::{View, Window};
@@ -108,8 +109,9 @@ pub(crate) struct Endpoint<A, B> {
     pending: (Vec<u8>, usize),
     /// The header of the record whose rest has not arrived; its bytes are consumed.
     header: Option<Header>,
-    /// A sealed record that TCP did not take yet.
-    sealed: Option<(B, Range<usize>)>,
+    /// Sealed records that TCP did not take yet, in the order of their sequence numbers: one, or
+    /// those that were sealed ahead.
+    sealed: VecDeque<(B, Range<usize>)>,
     /// The session's own records to be sent, and the bytes of them that were.
     control: (Vec<u8>, usize),
     handshake_until: Instant,
@@ -129,7 +131,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             output: Output::new(OUTPUT),
             pending: (Vec::new(), 0),
             header: None,
-            sealed: None,
+            sealed: VecDeque::new(),
             control: (Vec::new(), 0),
             handshake_until,
             is_ended: false,
@@ -296,7 +298,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
     /// Sends what there is to send, and asks the application for more.
     fn write<P: Probe, T: Fn() -> Option<B>>(&mut self, turn: &mut Turn<'_, B, P, T>) -> Written {
         loop {
-            if let Some((buffer, range)) = self.sealed.take() {
+            while let Some((buffer, range)) = self.sealed.pop_front() {
                 match turn.stack.send(turn.time.now, turn.id, buffer, range) {
                     Ok(()) => {}
                     Err(Refused {
@@ -304,7 +306,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
                         buffer,
                         range,
                     }) => {
-                        self.sealed = Some((buffer, range));
+                        self.sealed.push_front((buffer, range));
                         return Written::Full;
                     }
                     Err(_) => {
@@ -326,7 +328,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
                     return Written::Starved;
                 }
                 *at += len;
-                self.sealed = Some((buffer, 0..len));
+                self.sealed.push_back((buffer, 0..len));
                 continue;
             }
             if !self.session.is_open() || self.is_failed {
@@ -350,10 +352,51 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
                 return Written::Starved;
             };
             match self.seal(turn, &mut buffer) {
-                Ok(len) => self.sealed = Some((buffer, 0..len)),
+                Ok(len) => self.sealed.push_back((buffer, 0..len)),
                 Err(_) => self.is_failed = true,
             }
         }
+    }
+
+    /// Seals what the application has to send into buffers of at most `most` bytes in all, to be
+    /// sent before anything else. Returns the bytes of data in them.
+    ///
+    /// A record has its sequence number, so that each can be sent once and only in this order. What
+    /// the session has queued is sent first: then nothing is sealed.
+    pub(crate) fn seal_ahead<P: Probe, T: Fn() -> Option<B>>(
+        &mut self,
+        turn: &mut Turn<'_, B, P, T>,
+        most: usize,
+    ) -> u64 {
+        let before = turn.counters.bytes_out;
+        let mut left = most;
+        while self.session.is_open()
+            && !self.session.has_outgoing()
+            && self.control.1 == self.control.0.len()
+            && !self.is_failed
+        {
+            if self.output.has_room() {
+                self.application.produce(turn.time, &mut self.output);
+            }
+            if self.output.is_empty() {
+                break;
+            }
+            let buffer = (turn.take)().filter(|buffer| buffer.capacity() <= left);
+            let Some(mut buffer) = buffer else {
+                break;
+            };
+            left -= buffer.capacity();
+            match self.seal(turn, &mut buffer) {
+                Ok(len) => self.sealed.push_back((buffer, 0..len)),
+                Err(_) => self.is_failed = true,
+            }
+        }
+        turn.counters.bytes_out - before
+    }
+
+    /// Returns true if there are records that were sealed ahead.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.sealed.len() > 1
     }
 
     /// Seals a record of what is queued.

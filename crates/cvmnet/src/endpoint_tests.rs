@@ -58,6 +58,7 @@ struct Side {
     endpoint: Endpoint<Counter, Vec<u8>>,
     id: Option<Id>,
     line: Line,
+    counters: Counters,
 }
 
 impl Side {
@@ -75,6 +76,7 @@ impl Side {
             endpoint: Endpoint::new(session, counter, Instant::NEVER),
             id: None,
             line: Line::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -88,19 +90,32 @@ impl Side {
     }
 
     fn act(&mut self, now: Instant, id: Id) {
+        let next = self.with(now, id, |endpoint, turn| endpoint.serve(turn));
+        assert_eq!(next, Next::Waiting);
+    }
+
+    fn with<R>(
+        &mut self,
+        now: Instant,
+        id: Id,
+        act: impl FnOnce(
+            &mut Endpoint<Counter, Vec<u8>>,
+            &mut Turn<'_, Vec<u8>, Off, fn() -> Option<Vec<u8>>>,
+        ) -> R,
+    ) -> R {
         let unix = Duration::from_secs(1);
         let mut turn = Turn {
             time: Time { now, unix },
             id,
             stack: &mut self.stack,
             region: None,
-            take: || Some(vec![0; tls::DATA_MAX + tls::OVERHEAD]),
+            take: (|| Some(vec![0; tls::DATA_MAX + tls::OVERHEAD])) as fn() -> Option<Vec<u8>>,
             plaintext: &mut vec![0; tls::BODY_MAX],
             cipher: Cipher::SingleRead,
             probe: &Off,
-            counters: &mut Counters::default(),
+            counters: &mut self.counters,
         };
-        assert_eq!(self.endpoint.serve(&mut turn), Next::Waiting);
+        act(&mut self.endpoint, &mut turn)
     }
 
     fn transmit(&mut self, now: Instant) {
@@ -125,19 +140,25 @@ impl Side {
     }
 }
 
-#[test]
-fn what_arrived_while_the_output_was_full_is_read_when_all_of_it_is_sent() {
+/// Returns a client and a server, which sends so many bytes at once.
+fn sides(to_send: usize) -> (Side, Side) {
     let identity = Identity::self_signed(&["guest.example".into()]).unwrap();
     let certificate = identity.certificate().unwrap().clone();
     let name = ServerName::try_from("guest.example").unwrap();
     let options = Options::default();
     let session = Session::client(&Client::new(&certificate, name, &options).unwrap()).unwrap();
-    let mut client = Side::new(1, session, 0);
+    let client = Side::new(1, session, 0);
     let session = Session::server(&Server::new(identity, &options).unwrap()).unwrap();
+    let mut server = Side::new(2, session, to_send);
+    server.stack.listen(PORT);
+    (client, server)
+}
+
+#[test]
+fn what_arrived_while_the_output_was_full_is_read_when_all_of_it_is_sent() {
     // More than TCP takes, by more than a connection queues before it stops reading.
     let all = SEND_BUFFER + 2 * OUTPUT;
-    let mut server = Side::new(2, session, all);
-    server.stack.listen(PORT);
+    let (mut client, mut server) = sides(all);
     let mut now = Instant::ZERO + Duration::from_secs(1);
     let to = SocketAddr::from((Ipv4Addr::new(10, 9, 0, 2), PORT));
     let to_server = client.stack.connect(now, to).unwrap();
@@ -168,4 +189,54 @@ fn what_arrived_while_the_output_was_full_is_read_when_all_of_it_is_sent() {
     }
     server.serve(now);
     assert_eq!(server.endpoint.application.received, 1000);
+}
+
+#[test]
+fn records_sealed_ahead_are_bounded_opened_in_their_order_and_followed_by_live_ones() {
+    const RECORD: usize = tls::DATA_MAX + tls::OVERHEAD;
+    let (mut client, mut server) = sides(0);
+    let mut now = Instant::ZERO + Duration::from_secs(1);
+    let to = SocketAddr::from((Ipv4Addr::new(10, 9, 0, 2), PORT));
+    let id = client.stack.connect(now, to).unwrap();
+    client.id = Some(id);
+    let seal = |client: &mut Side, now, most| {
+        client.with(now, id, |endpoint, turn| endpoint.seal_ahead(turn, most))
+    };
+    assert_eq!(
+        seal(&mut client, now, usize::MAX),
+        0,
+        "before the handshake"
+    );
+    let step = |client: &mut Side, server: &mut Side, now: &mut Instant| {
+        *now += Duration::from_millis(1);
+        client.serve(*now);
+        server.receive(*now, &mut client.line);
+        server.serve(*now);
+        client.receive(*now, &mut server.line);
+    };
+    while !client.endpoint.session.is_open() || client.endpoint.session.has_outgoing() {
+        step(&mut client, &mut server, &mut now);
+    }
+    step(&mut client, &mut server, &mut now);
+    assert!(!client.endpoint.is_ahead());
+    // Room for 100 records, and a bit.
+    let all = 200 * tls::DATA_MAX;
+    client.endpoint.application.to_send = all;
+    let sealed = seal(&mut client, now, 100 * RECORD + 7);
+    assert_eq!(sealed, 100 * tls::DATA_MAX as u64);
+    assert_eq!(client.endpoint.sealed.len(), 100);
+    let records = client.counters.records_out;
+    while client.endpoint.is_ahead() {
+        assert_eq!(client.counters.records_out, records, "sealed live");
+        client.act(now, id);
+        step(&mut client, &mut server, &mut now);
+    }
+    while server.endpoint.application.received < all {
+        client.act(now, id);
+        step(&mut client, &mut server, &mut now);
+    }
+    assert_eq!(server.counters.records_in, client.counters.records_out);
+    assert_eq!(server.counters.tls_failures, 0);
+    // Nothing is left.
+    assert_eq!(seal(&mut client, now, usize::MAX), 0);
 }

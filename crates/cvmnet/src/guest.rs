@@ -23,7 +23,8 @@ const HANDSHAKE: Duration = Duration::from_secs(30);
 /// Between two looks at the connections whose handshake is not done.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// A guest with one queue pair, on one thread.
+/// A guest with one queue pair, on one thread. One of several processors is several of these, each
+/// with a pair of the same region.
 pub struct Guest<P: Probe = Off> {
     driver: Driver<P>,
     stack: Stack<GuestBuffer>,

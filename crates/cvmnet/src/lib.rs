@@ -14,13 +14,14 @@
 //! [`tcp`] is the guest's TCP/IP and [`tls`] its TLS 1.3, both without I/O: payloads stay where the
 //! host has put them until a record is opened into private memory, and records are sealed from
 //! private memory to where the host fetches them. [`server`] has what is served. [`guest`] runs all
-//! of it on one core, and [`daemon`] runs guest and host as two processes. [`host::Peer`] is a
-//! client in the host's own process.
+//! of it on one core, with a queue pair of its own, and [`daemon`] runs guest and host as two
+//! processes, with a thread for each pair; [`host::Pairs`] chooses the pair of a flow.
+//! [`host::Peer`] is a client in the host's own process.
 //!
 //! # What is not there
 //! Frames in several buffers (`VIRTIO_NET_F_MRG_RXBUF`), indirect descriptors, packed
 //! queues, a control queue and the negotiation of features: both sides are given the same
-//! [`region::Config`]. The choice of a queue pair by flow is not there.
+//! [`region::Config`].
 #![forbid(unsafe_code)]
 
 pub mod bounce;

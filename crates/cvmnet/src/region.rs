@@ -21,6 +21,9 @@ const PAGE: usize = 4096;
 /// Bytes per line of the cache.
 const LINE: usize = 64;
 
+/// The most queue pairs.
+pub const PAIRS_MAX: usize = 64;
+
 /// The sizes of the region's parts. All are limited by [`Layout::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -180,7 +183,7 @@ impl Layout {
                 true => Ok(found),
                 false => Err(Error::Size { what, found }),
             };
-        range("queue pairs", config.pairs.into(), 1..65)?;
+        range("queue pairs", config.pairs.into(), 1..PAIRS_MAX as u32 + 1)?;
         let receive = power("receive queue", config.receive_queue)?;
         let transmit = power("transmit queue", config.transmit_queue)?;
         let posted = range(

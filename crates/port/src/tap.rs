@@ -82,7 +82,31 @@ impl VnetTap {
     /// # Errors
     /// As [`TapPort::open`].
     pub fn open(name: &str, receives_large: bool) -> Result<VnetTap, Error> {
-        let (device, interface) = open(name, libc::IFF_VNET_HDR)?;
+        VnetTap::queue(name, receives_large, 0)
+    }
+
+    /// Opens so many queues of a TAP device, as [`VnetTap::open`] does one. The kernel chooses the
+    /// queue of a frame that it sends, by flow, and takes frames from all of them.
+    ///
+    /// # Errors
+    /// As [`VnetTap::open`]; and for more than one queue, if the device was there before and was
+    /// made with one.
+    pub fn open_queues(
+        name: &str,
+        receives_large: bool,
+        queues: usize,
+    ) -> Result<Vec<VnetTap>, Error> {
+        let flags = match queues {
+            0 | 1 => 0,
+            _ => libc::IFF_MULTI_QUEUE,
+        };
+        let all = 0..queues.max(1);
+        all.map(|_| VnetTap::queue(name, receives_large, flags))
+            .collect()
+    }
+
+    fn queue(name: &str, receives_large: bool, flags: libc::c_int) -> Result<VnetTap, Error> {
+        let (device, interface) = open(name, libc::IFF_VNET_HDR | flags)?;
         let offloads = match receives_large {
             true => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
             false => 0,
@@ -182,7 +206,16 @@ impl fmt::Debug for VnetTap {
 
 /// Makes or opens the TAP device of this name, with further flags of `TUNSETIFF`, and takes it up.
 fn open(name: &str, flags: libc::c_int) -> Result<(File, Interface), Error> {
-    let failed = |error| Error::os(format!("opening the TAP device \"{name}\""), error);
+    let failed = |error: io::Error| {
+        // What the kernel says of a device that was made with one queue.
+        let hint = match error.raw_os_error() {
+            Some(libc::EINVAL) if flags & libc::IFF_MULTI_QUEUE != 0 => {
+                " with several queues (one that is there must have been made with \"multi_queue\")"
+            }
+            _ => "",
+        };
+        Error::os(format!("opening the TAP device \"{name}\"{hint}"), error)
+    };
     let device = OpenOptions::new()
         .read(true)
         .write(true)

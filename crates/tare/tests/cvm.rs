@@ -316,6 +316,9 @@ fn a_trial_verifies_its_bytes_and_shows_what_its_variant_does() {
             }
             let count = |name: &str| counters[name].as_u64().unwrap_or_else(|| panic!("{at}"));
             assert!(count("operations") > 0 && count("verified") > 0, "{at}");
+            // What the guest receives was sealed before the clock started.
+            let is_ahead = count("sealed_ahead") > 0;
+            assert_eq!(is_ahead, direction == "receive", "{at}");
             assert_eq!((count("wrong"), count("faults")), (0, 0), "{at}");
             let is_bounced = matches!(variant, "cvm" | "prpr");
             assert_eq!(count("bounced") > 0, is_bounced, "{at}");
@@ -325,6 +328,109 @@ fn a_trial_verifies_its_bytes_and_shows_what_its_variant_does() {
                 assert_eq!(frame > 2000.0, is_merged, "{at}");
             }
         }
+    }
+}
+
+/// Returns the counters of a trial of the driver `cvmnet`.
+fn trial(parameters: &str) -> Value {
+    let output = Command::new(TARE)
+        .args(["trial", "cvmnet", parameters])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let lines = text(&output);
+    let mut values = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let counters = values.rfind(|line| line["counters"].is_object());
+    counters.unwrap_or_else(|| panic!("{lines}"))["counters"].clone()
+}
+
+#[test]
+fn a_trial_seals_as_much_ahead_as_it_may_and_ends_when_that_is_used_up() {
+    let sealed = |given: &str| {
+        let counters = trial(&format!(r#"{{{given},"duration":"100 ms"}}"#));
+        assert_eq!(counters["wrong"], 0, "{counters}");
+        let count = |name: &str| counters[name].as_u64().unwrap();
+        (count("sealed_ahead"), count("bytes"))
+    };
+    let (ahead, bytes) = sealed(r#""sealing":"live""#);
+    assert!(ahead == 0 && bytes > 0);
+    let (ahead, bytes) = sealed(r#""ahead":"1 MiB""#);
+    // What TCP had of each of the four connections before may arrive too.
+    assert!((900_000..1 << 20).contains(&ahead), "{ahead}");
+    assert!(bytes < (6 << 20), "{bytes}");
+    let (ahead, _) = sealed(r#""ahead":"1 GiB""#);
+    assert!(ahead > 1 << 20 && ahead < 1 << 30, "{ahead}");
+}
+
+#[test]
+fn the_processors_of_a_guest_work_at_the_same_time_and_are_counted_together() {
+    for work in ["receive", "send", "memcached", "redis", "https"] {
+        let counters = trial(&format!(
+            r#"{{"vcpus":2,"work":"{work}","wait":"interrupts","duration":"100 ms","size":"32 KiB","ahead":"8 MiB"}}"#
+        ));
+        assert_eq!(counters["wrong"], 0, "{work} {counters}");
+        assert_eq!(counters["faults"], 0, "{work} {counters}");
+        assert!(
+            counters["operations"].as_u64() > Some(0),
+            "{work} {counters}"
+        );
+    }
+    let output = Command::new(TARE)
+        .args(["cvm", "breakdown", "--lines", "--variant", "cvm"])
+        .args(["--vcpus", "2", "--size", "32Ki", "--duration", "50"])
+        .output()
+        .unwrap();
+    let (lines, error) = (text(&output), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() {
+        for cpu in ["cpu 0 Crypto", "cpu 1 Crypto", "vcpu 1 reason 0x60"] {
+            assert!(
+                lines.to_lowercase().contains(&cpu.to_lowercase()),
+                "{lines}"
+            );
+        }
+    } else {
+        assert!(error.contains("CPUs, this machine has"), "{error}");
+    }
+}
+
+/// Connections of curl and openssl over a TAP device with four queues, whose kernel chooses
+/// another queue than the host chooses a pair.
+#[test]
+fn a_guest_with_four_processors_serves_from_all_of_them() {
+    if !is_testable(&["curl", "unshare", "ip"]) {
+        return;
+    }
+    for variant in ["cvm", "bifrost", "baseline-gro"] {
+        let folder = folder();
+        let output = serve(
+            folder.path(),
+            &format!(
+                "http --dir files --variant {variant} --vcpus 4 --pcap frames.pcap \
+                 --address-6 fd77::2/64 --host-address-6 fd77::1"
+            ),
+            "fetch() { curl -sgk -m 100 https://$1/large.bin | cmp - files/large.bin && echo same; }\n\
+             for n in 1 2 3 4 5 6 7 8; do fetch 10.77.0.2 & fetch '[fd77::2]' & done\n\
+             for job in $(jobs -p); do [ $job = $host ] || wait $job; done",
+            "\"closed\":16,",
+        );
+        assert_eq!(text(&output), "same\n".repeat(16), "{variant}");
+        let status = status(folder.path());
+        let guest = &status["guest"];
+        assert_eq!(guest["handshakes"], 16, "{guest}");
+        assert_eq!(
+            (&guest["cut_off"], &guest["faults"]),
+            (&0.into(), &0.into())
+        );
+        let pairs = status["pairs"].as_array().unwrap();
+        let served = |pair: &Value| pair["guest"]["handshakes"].as_u64().unwrap();
+        let each: Vec<u64> = pairs.iter().map(served).collect();
+        assert_eq!((each.len(), each.iter().sum()), (4, 16), "{each:?}");
+        assert!(each.iter().filter(|n| **n > 0).count() > 1, "{each:?}");
+        // All segments of a connection came by one pair: another one would have reset it.
+        let log = fs::read_to_string(folder.path().join("host.log")).unwrap();
+        assert!(log.contains("vcpus=4"), "{log}");
     }
 }
 
@@ -338,6 +444,7 @@ fn what_is_wrong_is_one_line_and_exit_code_2() {
         ("http --dir . --address-6 fd77::2", "fd77::2/64"),
         ("http --dir . --host-address-6 fd77::1", "--address-6"),
         ("http --dir . --mtu 100", "1280"),
+        ("http --dir . --vcpus 65", "1..=64"),
     ] {
         let output = Command::new(TARE)
             .args(["cvm", "serve"])

@@ -1,19 +1,22 @@
 //! The guest's process.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::time::{clock_gettime, ClockId};
 use tare_memory::Means;
 use tare_sim::Instant;
 
-use super::link::{greeted, tell};
+use super::link::{greeted, tell, Doorbells};
+use super::threads::run_all;
 use super::{Agreement, Error, GuestReport, Place, GUEST_MAC, POLL, PULSE};
 use crate::breakdown::Off;
 use crate::guest::Guest;
 use crate::region::Region;
-use crate::ring::{Doorbell, Driver, Notification, Settings};
+use crate::ring::{Driver, Notification, Settings};
 use crate::server::{Service, Time};
 use crate::tcp::{self, Secret};
 use crate::tls::{Identity, Options, Server};
@@ -25,8 +28,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The longest time of a turn without work that was not interrupted.
 const TURN_MAX: Duration = Duration::from_micros(20);
 
+/// Makes the servers, each at its port. Each thread makes its own, and what they share is behind a
+/// lock: a store that all connections see.
+pub type Services<'a> = dyn Fn() -> Result<Vec<(u16, Box<dyn Service>)>, String> + Sync + 'a;
+
 /// The settings of a guest.
-pub struct GuestOptions {
+pub struct GuestOptions<'a> {
     /// The settings that the host has been given too.
     pub agreement: Agreement,
     /// Its place in the network.
@@ -35,29 +42,17 @@ pub struct GuestOptions {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// TLS.
     pub tls: Options,
-    /// The servers, each at its port.
-    pub services: Vec<(u16, Box<dyn Service>)>,
+    /// The servers.
+    pub services: &'a Services<'a>,
 }
 
 /// Runs a guest on the descriptors that come over the socket, until the host closes it.
 ///
 /// # Errors
 /// It cannot be started.
-pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Error> {
-    let agreement = options.agreement;
-    let [memory, kick, interrupt] = greeted(socket).map_err(Error::Link)?;
-    let mut region = Region::open(memory, &agreement.variant.config(1)).map_err(Error::Region)?;
-    let settings = Settings {
-        exits: agreement.exits,
-        switch_cycles: agreement.switch_cycles,
-        notification: match agreement.is_polling {
-            true => Notification::Polling,
-            false => Notification::Events {
-                kick: Doorbell::from_fd(kick),
-                interrupt: Doorbell::from_fd(interrupt),
-            },
-        },
-    };
+pub fn run_guest(socket: BorrowedFd<'_>, options: &GuestOptions<'_>) -> Result<(), Error> {
+    let (memory, doorbells) =
+        greeted(socket, options.agreement.vcpus.into()).map_err(Error::Link)?;
     let identity = match &options.identity {
         Some((chain, key)) => Identity::read(chain, key),
         None => {
@@ -66,23 +61,82 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
             Identity::self_signed(&names)
         }
     };
+    // One for all threads: a ticket of one connection resumes the next, on whichever pair it is.
     let server = identity.and_then(|identity| Server::new(identity, &options.tls));
     let server = server.map_err(Error::Tls)?;
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Error::Link(error.into()))?;
-    // Where processor and kernel have keys: without, the guest is as safe, but from itself.
+    // One for all threads too, so that the numbers of a connection do not depend on the pair, which
+    // the host chooses: initial sequence numbers grow (RFC 6528), and a SYN cookie is valid, even
+    // if the host starts again with another choice.
+    let secret = Secret::new(&secret);
+    let stop = AtomicBool::new(false);
+    let reports: Vec<Mutex<GuestReport>> = doorbells.iter().map(|_| Mutex::default()).collect();
+    let mut works = Vec::new();
+    for (pair, bells) in doorbells.into_iter().enumerate() {
+        let memory = memory.try_clone().map_err(Error::Link)?;
+        let (server, secret) = (server.clone(), secret.clone());
+        let (stop, reports) = (&stop, &reports);
+        works.push(move || {
+            let mut guest = guest(pair, memory, bells, (server, secret), options)?;
+            serve(&mut guest, |report| {
+                *locked(&reports[pair]) = report;
+                let mut all = reports.iter().enumerate();
+                // The first thread speaks for all.
+                let is_host_there =
+                    pair != 0 || all.all(|(pair, report)| tell(socket, pair, *locked(report)));
+                is_host_there && !stop.load(Ordering::Relaxed)
+            });
+            Ok(())
+        });
+    }
+    let first = works.remove(0);
+    run_all(&stop, first, works)
+}
+
+fn locked(report: &Mutex<GuestReport>) -> MutexGuard<'_, GuestReport> {
+    report.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the guest of a queue pair, for this thread.
+fn guest(
+    pair: usize,
+    memory: OwnedFd,
+    (kick, interrupt): Doorbells,
+    (server, secret): (Server, Secret),
+    options: &GuestOptions<'_>,
+) -> Result<Guest, Error> {
+    let agreement = options.agreement;
+    let mut region = Region::open(memory, &agreement.layout()).map_err(Error::Region)?;
+    let settings = Settings {
+        exits: agreement.exits,
+        switch_cycles: agreement.switch_cycles,
+        notification: match agreement.is_polling {
+            true => Notification::Polling,
+            false => Notification::Events { kick, interrupt },
+        },
+    };
+    // Where processor and kernel have keys, which are 15 for a process: without, the guest is as
+    // safe, but from itself.
     let _ = region.guard(Means::Key);
-    let driver = Driver::new(region, 0, settings, Off).map_err(Error::Region)?;
-    let mut guest = Guest::new(
+    let driver = Driver::new(region, pair, settings, Off).map_err(Error::Region)?;
+    Guest::new(
         driver,
         agreement.variant.tcp(config(&options.place)),
-        Secret::new(&secret),
+        secret,
         server,
-        options.services,
+        (options.services)().map_err(Error::Server)?,
         Off,
     )
-    .map_err(Error::Tcp)?;
+    .map_err(Error::Tcp)
+}
+
+/// Serves until `look`, which is given the counters at times, says that it is over.
+///
+/// A host that breaks the rules of this ring stops this pair alone: the others have rings, memory
+/// and threads of their own.
+fn serve(guest: &mut Guest, mut look: impl FnMut(GuestReport) -> bool) {
     let mut look_at = Instant::ZERO;
     let mut idle_since: Option<Instant> = None;
     let (mut polling, mut polled_at) = (Duration::ZERO, None::<Instant>);
@@ -109,8 +163,8 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
         }
         if time.now >= look_at {
             look_at = time.now + PULSE;
-            if !tell(socket, &report(&guest, polling)) {
-                return Ok(());
+            if !look(report(guest, polling)) {
+                return;
             }
         }
     }

@@ -2,19 +2,24 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tare_daemon::{Endpoints, Host, Level, LogOptions, Record, Signals};
 use tare_port::VnetTap;
 use tare_sim::Instant;
 
-use super::link::{greet, pair, told};
-use super::{Agreement, Error, GuestReport, HostReport, Place, Report, KIND, POLL, PULSE};
+use super::link::{greet, pair, told, Doorbells};
+use super::threads::run_all;
+use super::{
+    Agreement, Error, GuestReport, HostReport, PairReport, Place, Report, KIND, POLL, PULSE,
+};
 use crate::host::merge::Limits;
-use crate::host::{Captured, Device, DeviceSettings, TapFrames};
+use crate::host::{Capture, Captured, Device, DeviceSettings, Pairs, Steered, TapFrames};
 use crate::region::Region;
 use crate::ring::{Doorbell, Notification};
 use crate::variant::Merging;
@@ -56,29 +61,19 @@ pub fn run_host(
     launch: impl FnOnce(OwnedFd) -> io::Result<Child>,
 ) -> Result<(), Error> {
     let agreement = options.agreement;
-    let layout = agreement.variant.config(1);
-    let region = Region::create(&layout).map_err(Error::Region)?;
-    let notification = match agreement.is_polling {
-        true => Notification::Polling,
-        false => Notification::Events {
-            kick: Doorbell::new().map_err(Error::Link)?,
-            interrupt: Doorbell::new().map_err(Error::Link)?,
-        },
-    };
+    let region = Region::create(&agreement.layout()).map_err(Error::Region)?;
+    let all = 0..agreement.vcpus;
+    let bells = all.map(|_| Ok((Doorbell::new()?, Doorbell::new()?)));
+    // A guest that polls gets some too, so that there is one message.
+    let bells: Vec<Doorbells> = bells.collect::<io::Result<_>>().map_err(Error::Link)?;
     let mut host = Host::without_config(options.log, options.signals.clone(), || {});
-    let capture = options.capture.as_deref();
-    let network = Captured::new(network(options)?, capture).map_err(failed_capture(options))?;
-    let settings = DeviceSettings {
-        notification: notification.clone(),
-        // Of `baseline-gro` it is the device's own merging, by the same code.
-        merge: agreement.variant.has_large_frames().then(Limits::default),
-    };
-    let mut device = Device::new(&region, 0, settings, network).map_err(Error::Device)?;
+    let capture = options.capture.as_deref().map(Capture::create).transpose();
+    let capture = capture.map_err(failed_capture(options))?;
+    let mut devices = devices(options, &region, &bells, &capture)?;
 
     let (ours, theirs) = pair().map_err(Error::Link)?;
     let mut guest = Running(launch(theirs).map_err(Error::Launch)?);
-    let (kick, interrupt) = doorbells(&notification).map_err(Error::Link)?;
-    greet(&ours, [region.fd(), kick.as_fd(), interrupt.as_fd()]).map_err(Error::Link)?;
+    greet(&ours, region.fd(), &bells).map_err(Error::Link)?;
 
     let mut endpoints = options.endpoints.clone();
     endpoints
@@ -95,32 +90,117 @@ pub fn run_host(
         &Record::new(Level::Info, "serving")
             .with("guest", addresses(&options.place))
             .with("device", options.tap.clone())
-            .with("variant", agreement.variant.name),
+            .with("variant", agreement.variant.name)
+            .with("vcpus", u64::from(agreement.vcpus)),
     );
-    let mut latest: Option<GuestReport> = None;
+    let stop = AtomicBool::new(false);
+    let reports: Vec<Mutex<HostReport>> = devices.iter().map(|_| Mutex::default()).collect();
+    let mut told_by_guest = vec![None; devices.len()];
+    let mut first = devices.remove(0);
+    let others = devices.into_iter().zip(reports.iter().skip(1));
+    let others = others.map(|(mut device, report)| {
+        let stop = &stop;
+        move || {
+            serve(&mut device, |device| {
+                *locked(report) = look_at(device, options)?;
+                Ok(!stop.load(Ordering::Relaxed))
+            })
+        }
+    });
+    let served = run_all(
+        &stop,
+        || {
+            serve(&mut first, |device| {
+                *locked(&reports[0]) = look_at(device, options)?;
+                told(&ours, &mut told_by_guest);
+                host.answer(|| {
+                    let pairs = reports.iter().zip(&told_by_guest);
+                    let pairs = pairs.map(|(report, told)| PairReport {
+                        host: *locked(report),
+                        guest: *told,
+                    });
+                    Report::of_pairs(
+                        host.status(env!("CARGO_PKG_VERSION")),
+                        agreement.variant.name.into(),
+                        addresses(&options.place),
+                        pairs.collect(),
+                    )
+                });
+                let flushed = capture.as_ref().map_or(Ok(()), Capture::flush);
+                flushed.map_err(failed_capture(options))?;
+                if let Some(status) = guest.ended() {
+                    return Err(Error::GuestEnded(status));
+                }
+                Ok(!host.is_stopped() && !stop.load(Ordering::Relaxed))
+            })
+        },
+        others.collect(),
+    );
+    // The guest goes while its devices are no longer served: it is told by the socket alone.
+    host.end_service();
+    drop(ours);
+    guest.end();
+    served?;
+    let told = told_by_guest.iter().flatten();
+    let sum = |count: fn(&GuestReport) -> u64| told.clone().map(count).sum::<u64>();
+    host.log().write(
+        &Record::new(Level::Info, "stopped")
+            .with("connections", sum(|told| told.opened))
+            .with("sent", sum(|told| told.bytes_out))
+            .with("received", sum(|told| told.bytes_in)),
+    );
+    Ok(())
+}
+
+/// The device of a queue pair with the network behind it: a queue of the TAP device, and the choice
+/// of the pair.
+type TapDevice = Device<Steered<Captured<TapFrames>>>;
+
+fn devices(
+    options: &HostOptions,
+    region: &Region,
+    bells: &[Doorbells],
+    capture: &Option<Capture>,
+) -> Result<Vec<TapDevice>, Error> {
+    let agreement = options.agreement;
+    let notifications: Vec<Notification> = bells
+        .iter()
+        .map(|(kick, interrupt)| match agreement.is_polling {
+            true => Notification::Polling,
+            false => Notification::Events {
+                kick: kick.clone(),
+                interrupt: interrupt.clone(),
+            },
+        })
+        .collect();
+    let pairs = Pairs::new(&notifications);
+    let networks = network(options)?.into_iter().zip(notifications);
+    let devices = networks.enumerate().map(|(n, (tap, notification))| {
+        let settings = DeviceSettings {
+            notification,
+            // Of `baseline-gro` it is the device's own merging, by the same code.
+            merge: agreement.variant.has_large_frames().then(Limits::default),
+        };
+        let network = Captured::new(TapFrames::new(tap), capture.clone());
+        Device::new(region, n, settings, pairs.network(n, network)).map_err(Error::Device)
+    });
+    devices.collect()
+}
+
+/// Serves a queue pair until `look`, which is called at times, returns false.
+fn serve(
+    device: &mut TapDevice,
+    mut look: impl FnMut(&mut TapDevice) -> Result<bool, Error>,
+) -> Result<(), Error> {
     let mut look_at = Instant::ZERO;
     let mut idle_since: Option<Instant> = None;
-    while !host.is_stopped() {
+    loop {
         let now = Instant::now();
         let is_busy = device.poll(now).map_err(Error::Device)?;
         if now >= look_at {
             look_at = now + PULSE;
-            latest = told(&ours).or(latest);
-            let counters = HostReport::of(&device.counters());
-            host.answer(|| Report {
-                process: host.status(env!("CARGO_PKG_VERSION")),
-                variant: agreement.variant.name.into(),
-                address: addresses(&options.place),
-                host: counters,
-                guest: latest,
-            });
-            let flushed = device.frames().flush();
-            flushed.map_err(failed_capture(options))?;
-            if let Some(error) = device.frames().inner().error() {
-                return Err(Error::Network(options.tap.clone(), error.kind().into()));
-            }
-            if let Some(status) = guest.ended() {
-                return Err(Error::GuestEnded(status));
+            if !look(device)? {
+                return Ok(());
             }
         }
         if is_busy {
@@ -132,17 +212,21 @@ pub fn run_host(
             std::hint::spin_loop();
         }
     }
-    host.end_service();
-    drop(ours);
-    guest.end();
-    let served = latest.unwrap_or_default();
-    host.log().write(
-        &Record::new(Level::Info, "stopped")
-            .with("connections", served.opened)
-            .with("sent", served.bytes_out)
-            .with("received", served.bytes_in),
-    );
-    Ok(())
+}
+
+/// Returns the counters of a device whose network is still there.
+fn look_at(device: &mut TapDevice, options: &HostOptions) -> Result<HostReport, Error> {
+    let counters = device.counters();
+    let steered = device.frames();
+    let dropped = steered.dropped();
+    match steered.network().inner().error() {
+        Some(error) => Err(Error::Network(options.tap.clone(), error.kind().into())),
+        None => Ok(HostReport::of(&counters, dropped)),
+    }
+}
+
+fn locked(report: &Mutex<HostReport>) -> MutexGuard<'_, HostReport> {
+    report.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the guest's addresses for people.
@@ -151,13 +235,14 @@ fn addresses(place: &Place) -> String {
     addresses.collect::<Vec<_>>().join(" ")
 }
 
-/// Opens the TAP device.
-fn network(options: &HostOptions) -> Result<TapFrames, Error> {
+/// Opens the TAP device, with a queue for each pair.
+fn network(options: &HostOptions) -> Result<Vec<VnetTap>, Error> {
     let failed = |what: &str, error| Error::Network(format!("{what} of {}", options.tap), error);
     // The plain VM of today leaves merging to its device, and this one to the kernel.
     let receives_large = options.agreement.variant.merging == Merging::Device;
-    let tap = VnetTap::open(&options.tap, receives_large).map_err(Error::Tap)?;
-    let (place, interface) = (&options.place, tap.interface());
+    let queues = usize::from(options.agreement.vcpus);
+    let taps = VnetTap::open_queues(&options.tap, receives_large, queues).map_err(Error::Tap)?;
+    let (place, interface) = (&options.place, taps[0].interface());
     if let Some(address) = place.ip4.gateway {
         let set = interface.set_ip4(address, place.ip4.prefix_len);
         set.map_err(|error| failed("the address", error))?;
@@ -166,20 +251,12 @@ fn network(options: &HostOptions) -> Result<TapFrames, Error> {
         let set = interface.set_ip6(address, net.prefix_len);
         set.map_err(|error| failed("the IPv6 address", error))?;
     }
-    Ok(TapFrames::new(tap))
+    Ok(taps)
 }
 
 fn failed_capture(options: &HostOptions) -> impl Fn(io::Error) -> Error {
     let path = options.capture.clone().unwrap_or_default();
     move |error| Error::Capture(path.clone(), error)
-}
-
-/// Returns both eventfds; a guest that polls gets some too, so that there is one message.
-fn doorbells(notification: &Notification) -> io::Result<(Doorbell, Doorbell)> {
-    match notification {
-        Notification::Events { kick, interrupt } => Ok((kick.clone(), interrupt.clone())),
-        Notification::Polling => Ok((Doorbell::new()?, Doorbell::new()?)),
-    }
 }
 
 /// The guest's process, which ends with this value.

@@ -11,13 +11,16 @@ use rustix::net::{
     recv, recvmsg, send, sendmsg, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage,
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
+use serde::{Deserialize, Serialize};
 
 use super::GuestReport;
+use crate::region::PAIRS_MAX;
+use crate::ring::Doorbell;
 
 /// The message that the descriptors come with.
-const HELLO: &[u8] = b"tare-cvm 1";
-/// The region, the guest's doorbell and the host's.
-const DESCRIPTORS: usize = 3;
+const HELLO: &[u8] = b"tare-cvm 2";
+/// The region, and the guest's doorbell and the host's of each queue pair.
+const DESCRIPTORS_MAX: usize = 1 + 2 * PAIRS_MAX;
 /// Bytes of the longest message of counters.
 const MESSAGE_MAX: usize = 4096;
 /// The time in which a host must have sent its descriptors.
@@ -30,9 +33,19 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pair)
 }
 
+/// The doorbells of a queue pair: the guest's and the host's.
+pub(super) type Doorbells = (Doorbell, Doorbell);
+
 /// Sends the descriptors to the guest.
-pub(super) fn greet(socket: impl AsFd, files: [BorrowedFd<'_>; DESCRIPTORS]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+pub(super) fn greet(
+    socket: impl AsFd,
+    region: BorrowedFd<'_>,
+    doorbells: &[Doorbells],
+) -> io::Result<()> {
+    let pairs = doorbells.iter();
+    let bells = pairs.flat_map(|(kick, interrupt)| [kick.as_fd(), interrupt.as_fd()]);
+    let files: Vec<BorrowedFd<'_>> = std::iter::once(region).chain(bells).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&files));
     let parts = [IoSlice::new(HELLO)];
@@ -40,8 +53,8 @@ pub(super) fn greet(socket: impl AsFd, files: [BorrowedFd<'_>; DESCRIPTORS]) -> 
     Ok(())
 }
 
-/// Receives the descriptors from the host.
-pub(super) fn greeted(socket: impl AsFd) -> io::Result<[OwnedFd; DESCRIPTORS]> {
+/// Receives the descriptors from the host: the region, and the doorbells of so many queue pairs.
+pub(super) fn greeted(socket: impl AsFd, pairs: usize) -> io::Result<(OwnedFd, Vec<Doorbells>)> {
     let wrong = |reason| io::Error::new(io::ErrorKind::InvalidData, reason);
     let mut fds = [PollFd::new(&socket, PollFlags::IN)];
     let timeout = Timespec::try_from(GREETING).ok();
@@ -49,7 +62,7 @@ pub(super) fn greeted(socket: impl AsFd) -> io::Result<[OwnedFd; DESCRIPTORS]> {
         return Err(wrong("the host has sent no descriptors"));
     }
     let mut bytes = [0; HELLO.len() + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut bytes)];
     let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -62,14 +75,28 @@ pub(super) fn greeted(socket: impl AsFd) -> io::Result<[OwnedFd; DESCRIPTORS]> {
     if bytes.get(..received.bytes) != Some(HELLO) {
         return Err(wrong("standard input is not the socket of a host"));
     }
-    files
-        .try_into()
-        .map_err(|_| wrong("the host has not sent the region and two eventfds"))
+    if files.len() != 1 + 2 * pairs {
+        return Err(wrong(
+            "the host has not sent the region and two eventfds for each queue pair",
+        ));
+    }
+    let mut files = files.into_iter();
+    let region = files.next().ok_or_else(|| wrong("no region"))?;
+    let mut bell = || files.next().map(Doorbell::from_fd);
+    let doorbells = std::iter::from_fn(|| Some((bell()?, bell()?)));
+    Ok((region, doorbells.collect()))
 }
 
-/// Sends the guest's counters, if there is room; false if the host is gone.
-pub(super) fn tell(socket: impl AsFd, report: &GuestReport) -> bool {
-    let Ok(text) = serde_json::to_vec(report) else {
+/// The counters of a queue pair.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    pair: usize,
+    counters: GuestReport,
+}
+
+/// Sends the counters of a queue pair, if there is room; false if the host is gone.
+pub(super) fn tell(socket: impl AsFd, pair: usize, counters: GuestReport) -> bool {
+    let Ok(text) = serde_json::to_vec(&Told { pair, counters }) else {
         return true;
     };
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -79,12 +106,11 @@ pub(super) fn tell(socket: impl AsFd, report: &GuestReport) -> bool {
     }
 }
 
-/// Returns the newest counters of the guest, if there are new ones.
-pub(super) fn told(socket: impl AsFd) -> Option<GuestReport> {
-    let mut newest = None;
+/// Takes the newest counters of each of the guest's queue pairs, if there are new ones.
+pub(super) fn told(socket: impl AsFd, pairs: &mut [Option<GuestReport>]) {
     let mut bytes = [0; MESSAGE_MAX];
     // Bounded: a guest may send faster than this reads.
-    for _ in 0..64 {
+    for _ in 0..64 * pairs.len() {
         let Ok((len, _)) = recv(&socket, &mut bytes[..], RecvFlags::DONTWAIT) else {
             break;
         };
@@ -92,7 +118,11 @@ pub(super) fn told(socket: impl AsFd) -> Option<GuestReport> {
             break;
         }
         let text = bytes.get(..len).unwrap_or_default();
-        newest = serde_json::from_slice(text).ok().or(newest);
+        let Ok(told) = serde_json::from_slice::<Told>(text) else {
+            continue;
+        };
+        if let Some(place) = pairs.get_mut(told.pair) {
+            *place = Some(told.counters);
+        }
     }
-    newest
 }

@@ -1,14 +1,17 @@
 //! Guest and host as two processes that share the region and two eventfds, and nothing else.
 //!
 //! The host makes the region and the TAP device, starts the guest with one end of a socket as its
-//! standard input, and sends it the descriptors there. The layout of the region follows from the
-//! variant, which the guest has from its own command line. Over the socket the guest tells its
-//! counters; when either end closes, the other process ends.
+//! standard input, and sends it the descriptors there. Each queue pair has a thread of the guest
+//! and one of the host. They share with those of other pairs no more than they must: the host its
+//! rule which pair a frame is for, the guest what is served. The layout of the region follows from
+//! the variant and the number of pairs, which the guest has from its own command line. Over the
+//! socket the guest tells its counters; when either end closes, the other process ends.
 
 mod guest;
 mod host;
 mod link;
 mod report;
+mod threads;
 
 use std::fmt;
 use std::io;
@@ -16,9 +19,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use guest::{run_guest, GuestOptions};
+pub use guest::{run_guest, GuestOptions, Services};
 pub use host::{run_host, socket_of, HostOptions};
-pub use report::{GuestReport, HostReport, Report};
+pub use report::{GuestReport, HostReport, PairReport, Report};
 
 use crate::host::DeviceError;
 use crate::region;
@@ -50,6 +53,14 @@ pub struct Agreement {
     pub switch_cycles: u64,
     /// Both sides look for work all the time, instead of notifying each other.
     pub is_polling: bool,
+    /// The processors of the guest: each has a thread and a queue pair, and so has the host for it.
+    pub vcpus: u16,
+}
+
+impl Agreement {
+    fn layout(&self) -> region::Config {
+        self.variant.config(self.vcpus)
+    }
 }
 
 /// The guest's place in the network: the gateways are the host's own addresses, if it has some.
@@ -89,6 +100,8 @@ pub enum Error {
     GuestEnded(String),
     /// The other side of the socket did not send what is expected.
     Link(io::Error),
+    /// A server of the guest's could not be made.
+    Server(String),
     /// A setting of TCP.
     Tcp(tcp::Invalid),
     /// A setting of TLS.
@@ -115,7 +128,7 @@ impl fmt::Display for Error {
             Error::Tcp(error) => error.fmt(f),
             Error::Tls(error) => error.fmt(f),
             Error::Capture(path, error) => write!(f, "{}: {error}", path.display()),
-            Error::Service(error) => f.write_str(error),
+            Error::Server(error) | Error::Service(error) => f.write_str(error),
         }
     }
 }

@@ -15,9 +15,20 @@ pub struct Report {
     pub variant: String,
     /// The guest's address.
     pub address: String,
+    /// The host's side, over all queue pairs.
+    pub host: HostReport,
+    /// The guest's side, in its own words, over all queue pairs; missing until it has told.
+    pub guest: Option<GuestReport>,
+    /// Each queue pair.
+    pub pairs: Vec<PairReport>,
+}
+
+/// The status of a queue pair: a thread of the host, and one of the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PairReport {
     /// The host's side.
     pub host: HostReport,
-    /// The guest's side, in its own words; missing until it has told.
+    /// The guest's side; missing until it has told.
     pub guest: Option<GuestReport>,
 }
 
@@ -31,6 +42,7 @@ tare_daemon::counters! {
         interrupts => "interrupts_sent_total": "Interrupts of the guest",
         no_buffer => "no_buffer_total": "Passes in which the guest had no buffer for a frame",
         resets => "device_resets_total": "Resets by the guest",
+        steering_dropped => "steering_dropped_frames_total": "Frames that arrived by the network of another queue pair and found no room, dropped",
     }
 }
 
@@ -58,7 +70,7 @@ tare_daemon::counters! {
 }
 
 impl HostReport {
-    pub(super) fn of(counters: &DeviceCounters) -> HostReport {
+    pub(super) fn of(counters: &DeviceCounters, steering_dropped: u64) -> HostReport {
         HostReport {
             to_guest: counters.to_guest,
             from_guest: counters.from_guest,
@@ -67,6 +79,33 @@ impl HostReport {
             interrupts: counters.interrupts,
             no_buffer: counters.no_buffer,
             resets: counters.resets,
+            steering_dropped,
+        }
+    }
+}
+
+impl Report {
+    /// Returns the status with the sums over all queue pairs.
+    pub(super) fn of_pairs(
+        process: ProcessStatus,
+        variant: String,
+        address: String,
+        pairs: Vec<PairReport>,
+    ) -> Report {
+        let (mut host, mut guest) = (HostReport::default(), None::<GuestReport>);
+        for pair in &pairs {
+            host.add(&pair.host);
+            if let Some(told) = &pair.guest {
+                guest.get_or_insert_default().add(told);
+            }
+        }
+        Report {
+            process,
+            variant,
+            address,
+            host,
+            guest,
+            pairs,
         }
     }
 }
@@ -79,6 +118,22 @@ impl tare_daemon::Report for Report {
         if let Some(guest) = &self.guest {
             page.counters(GuestReport::INFO, &[(&[], guest.values())]);
         }
-        page.into_text()
+        if self.pairs.len() < 2 {
+            return page.into_text();
+        }
+        // Under other names: beside their sum, they would be counted twice.
+        let mut by_pair = Metrics::new("tare_cvm_pair");
+        let numbers: Vec<String> = (0..self.pairs.len()).map(|n| n.to_string()).collect();
+        let labels: Vec<[(&str, &str); 1]> = numbers.iter().map(|n| [("pair", &n[..])]).collect();
+        let pairs = || labels.iter().map(|labels| &labels[..]).zip(&self.pairs);
+        let host: Vec<_> = pairs()
+            .map(|(labels, pair)| (labels, pair.host.values()))
+            .collect();
+        by_pair.counters(HostReport::INFO, &host);
+        let guest: Vec<_> = pairs()
+            .filter_map(|(labels, pair)| Some((labels, pair.guest?.values())))
+            .collect();
+        by_pair.counters(GuestReport::INFO, &guest);
+        page.into_text() + &by_pair.into_text()
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use tare_packet::pcap::{Header, Writer};
@@ -11,25 +12,69 @@ use tare_packet::pcap::{Header, Writer};
 use super::Frames;
 use crate::ring::NetHeader;
 
-/// A network whose frames are written to a file, in both directions.
-pub struct Captured<F> {
-    frames: F,
+/// A file of frames, which the networks of all queue pairs write to. Cheap to clone.
+#[derive(Clone)]
+pub struct Capture(Arc<Mutex<State>>);
+
+struct State {
+    /// `None` after a failure.
     file: Option<Writer<BufWriter<File>>>,
     failure: Option<io::Error>,
 }
 
-impl<F> Captured<F> {
-    /// Returns the network, with a capture if a path is given.
+impl Capture {
+    /// Makes the file.
     ///
     /// # Errors
-    /// The file cannot be made.
-    pub fn new(frames: F, path: Option<&Path>) -> io::Result<Captured<F>> {
-        let make = |path| Writer::new(BufWriter::new(File::create(path)?), Header::default());
-        Ok(Captured {
-            frames,
-            file: path.map(make).transpose()?,
+    /// It cannot be made.
+    pub fn create(path: &Path) -> io::Result<Capture> {
+        let file = Writer::new(BufWriter::new(File::create(path)?), Header::default())?;
+        Ok(Capture(Arc::new(Mutex::new(State {
+            file: Some(file),
             failure: None,
-        })
+        }))))
+    }
+
+    /// Writes out what is buffered.
+    ///
+    /// # Errors
+    /// The file could not be written, now or before: what came after that is not in it.
+    pub fn flush(&self) -> io::Result<()> {
+        let mut state = self.state();
+        match state.failure.take() {
+            Some(error) => Err(error),
+            None => state.file.as_mut().map_or(Ok(()), Writer::flush),
+        }
+    }
+
+    fn note(&self, frame: &[u8]) {
+        let mut state = self.state();
+        let Some(file) = &mut state.file else {
+            return;
+        };
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let time = since.map_or(0, |since| since.as_nanos() as u64);
+        if let Err(error) = file.write(time, frame) {
+            state.failure = Some(error);
+            state.file = None;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A network whose frames are written to a file, in both directions.
+pub struct Captured<F> {
+    frames: F,
+    capture: Option<Capture>,
+}
+
+impl<F> Captured<F> {
+    /// Returns the network, with a capture or without.
+    pub fn new(frames: F, capture: Option<Capture>) -> Captured<F> {
+        Captured { frames, capture }
     }
 
     /// Returns the network.
@@ -37,26 +82,9 @@ impl<F> Captured<F> {
         &self.frames
     }
 
-    /// Writes out what is buffered.
-    ///
-    /// # Errors
-    /// The file could not be written, now or before: what came after that is not in it.
-    pub fn flush(&mut self) -> io::Result<()> {
-        match self.failure.take() {
-            Some(error) => Err(error),
-            None => self.file.as_mut().map_or(Ok(()), Writer::flush),
-        }
-    }
-
-    fn note(&mut self, frame: &[u8]) {
-        let Some(file) = &mut self.file else {
-            return;
-        };
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let time = since.map_or(0, |since| since.as_nanos() as u64);
-        if let Err(error) = file.write(time, frame) {
-            self.failure = Some(error);
-            self.file = None;
+    fn note(&self, frame: &[u8]) {
+        if let Some(capture) = &self.capture {
+            capture.note(frame);
         }
     }
 }

@@ -7,16 +7,18 @@ mod lossy;
 pub mod merge;
 mod peer;
 mod port;
+mod steering;
 mod tap;
 
 use std::os::fd::BorrowedFd;
 
-pub use capture::Captured;
+pub use capture::{Capture, Captured};
 pub use device::{Device, DeviceCounters, DeviceError, DeviceSettings};
 pub use flipper::Flipper;
 pub use lossy::Lossy;
-pub use peer::{ConnectFailure, Peer};
+pub use peer::{ConnectFailure, Peer, AHEAD_MAX};
 pub use port::PortFrames;
+pub use steering::{Pairs, Steered, Target};
 pub use tap::TapFrames;
 
 use crate::ring::NetHeader;

@@ -21,6 +21,9 @@ use crate::variant::Cipher;
 /// Frames on their way to the guest: enough for its queue, few enough to stay in the cache.
 const QUEUE: usize = 512;
 
+/// The most bytes of memory for records that are sealed ahead.
+pub const AHEAD_MAX: usize = 1 << 30;
+
 /// Clients on one simulated machine.
 pub struct Peer<A> {
     stack: Stack<Vec<u8>>,
@@ -30,7 +33,16 @@ pub struct Peer<A> {
     outgoing: Outgoing,
     plaintext: Box<[u8]>,
     time: Time,
+    /// Bytes of memory that may still be taken for records that are sealed ahead.
+    ahead_left: usize,
     counters: Counters,
+}
+
+type Take = fn() -> Option<Vec<u8>>;
+
+/// Returns a buffer for a record.
+fn buffer() -> Option<Vec<u8>> {
+    Some(vec![0; tls::DATA_MAX + tls::OVERHEAD])
 }
 
 /// Frames that the guest has not received yet, and the memory of those that it has.
@@ -61,6 +73,7 @@ impl<A: Application> Peer<A> {
                 now: Instant::ZERO,
                 unix: Duration::ZERO,
             },
+            ahead_left: AHEAD_MAX,
             counters: Counters::default(),
         })
     }
@@ -75,8 +88,24 @@ impl<A: Application> Peer<A> {
         to: SocketAddr,
         application: A,
     ) -> Result<Id, ConnectFailure> {
+        self.connect_from(now, to, application, |_| true)
+    }
+
+    /// Opens a connection from a local address and port that suit: those of a flow that the host
+    /// brings to a certain queue pair.
+    ///
+    /// # Errors
+    /// As [`Peer::connect`].
+    pub fn connect_from(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        application: A,
+        suits: impl Fn(SocketAddr) -> bool,
+    ) -> Result<Id, ConnectFailure> {
         let session = Session::client(&self.tls).map_err(ConnectFailure::Tls)?;
-        let id = self.stack.connect(now, to).map_err(ConnectFailure::Tcp)?;
+        let id = self.stack.connect_from(now, to, suits);
+        let id = id.map_err(ConnectFailure::Tcp)?;
         self.counters.opened += 1;
         let endpoint = Endpoint::new(session, application, Instant::NEVER);
         self.endpoints.insert(id, endpoint);
@@ -94,28 +123,54 @@ impl<A: Application> Peer<A> {
         is_busy | self.stack.poll(time.now, &mut self.outgoing)
     }
 
+    /// Seals what the clients have to send in equal parts of `most` bytes of memory, so that
+    /// nothing is left to be sealed when it is sent. Returns the bytes of data. All calls together
+    /// take at most [`AHEAD_MAX`].
+    pub fn seal_ahead(&mut self, time: Time, most: usize) -> u64 {
+        self.time = time;
+        let most = most.min(self.ahead_left);
+        self.ahead_left -= most;
+        let each = most / self.endpoints.len().max(1);
+        let ids: Vec<Id> = self.endpoints.keys().copied().collect();
+        let seal = |id| self.with(id, |endpoint, turn| endpoint.seal_ahead(turn, each));
+        ids.into_iter().filter_map(seal).sum()
+    }
+
+    /// Returns true if all connections still have records that were sealed ahead.
+    pub fn is_ahead(&self) -> bool {
+        self.endpoints.values().all(Endpoint::is_ahead)
+    }
+
     fn serve(&mut self, id: Id) {
-        let Some(endpoint) = self.endpoints.get_mut(&id) else {
-            return;
-        };
-        let mut turn = Turn {
-            time: self.time,
-            id,
-            stack: &mut self.stack,
-            region: None,
-            take: || Some(vec![0; tls::DATA_MAX + tls::OVERHEAD]),
-            plaintext: &mut self.plaintext,
-            cipher: Cipher::SingleRead,
-            probe: &Off,
-            counters: &mut self.counters,
-        };
-        if endpoint.serve(&mut turn) != Next::Over {
+        let next = self.with(id, |endpoint, turn| endpoint.serve(turn));
+        if next != Some(Next::Over) {
             return;
         }
         if let Some(endpoint) = self.endpoints.remove(&id) {
             self.finished.push((id, endpoint.into_application()));
         }
         self.stack.close(self.time.now, id);
+    }
+
+    /// Calls `act` with a connection and what it needs for its turn.
+    fn with<R>(
+        &mut self,
+        id: Id,
+        act: impl FnOnce(&mut Endpoint<A, Vec<u8>>, &mut Turn<'_, Vec<u8>, Off, Take>) -> R,
+    ) -> Option<R> {
+        let endpoint = self.endpoints.get_mut(&id)?;
+        let mut turn = Turn {
+            time: self.time,
+            id,
+            stack: &mut self.stack,
+            region: None,
+            take: buffer as Take,
+            plaintext: &mut self.plaintext,
+            cipher: Cipher::SingleRead,
+            probe: &Off,
+            counters: &mut self.counters,
+        };
+        Some(act(endpoint, &mut turn))
     }
 
     /// Takes the connections that are over.
@@ -205,5 +260,40 @@ impl RecordBuffer for Vec<u8> {
 
     fn part(&self, range: Range<usize>) -> Option<Part<'_>> {
         self.get(range).map(Part::Private)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use rustls::pki_types::ServerName;
+
+    use super::*;
+    use crate::server::bulk::Sink;
+    use crate::server::Service as _;
+    use crate::tls::{Client, Identity, Options};
+
+    #[test]
+    fn all_calls_together_seal_no_more_ahead_than_the_bound() {
+        let identity = Identity::self_signed(&["guest.example".into()]).unwrap();
+        let name = ServerName::try_from("guest.example").unwrap();
+        let client = Client::new(identity.certificate().unwrap(), name, &Options::default());
+        let config = tcp::Config::on_link([2; 6], Ipv4Addr::new(10, 9, 0, 1));
+        let secret = tcp::Secret::new(&[1; 16]);
+        let mut peer = Peer::new(config, secret, client.unwrap()).unwrap();
+        let to = SocketAddr::from((Ipv4Addr::new(10, 9, 0, 2), 443));
+        peer.connect(Instant::ZERO, to, Sink::new(0).accept())
+            .unwrap();
+        for (most, left) in [
+            (1 << 20, AHEAD_MAX - (1 << 20)),
+            (AHEAD_MAX - (2 << 20), 1 << 20),
+            (usize::MAX, 0),
+            (usize::MAX, 0),
+        ] {
+            // Nothing is sealed during the handshake, and the memory counts as taken.
+            assert_eq!(peer.seal_ahead(Time::now(), most), 0);
+            assert_eq!(peer.ahead_left, left);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A hash table that knows which of its entries was used longest ago, and what all weigh.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The end of the list.
 const NONE: u32 = u32::MAX;
@@ -10,7 +10,7 @@ const NONE: u32 = u32::MAX;
 ///
 /// The hash is std's, with a random key for each table, so a peer cannot choose keys that collide.
 pub(super) struct Lru<V> {
-    places: HashMap<Rc<[u8]>, u32>,
+    places: HashMap<Arc<[u8]>, u32>,
     /// The values, and places that are free.
     entries: Vec<Option<Entry<V>>>,
     free: Vec<u32>,
@@ -20,7 +20,7 @@ pub(super) struct Lru<V> {
 }
 
 struct Entry<V> {
-    key: Rc<[u8]>,
+    key: Arc<[u8]>,
     value: V,
     weight: usize,
     before: u32,
@@ -77,13 +77,13 @@ impl<V> Lru<V> {
             }
             return;
         }
-        let key: Rc<[u8]> = key.into();
+        let key: Arc<[u8]> = key.into();
         let place = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
             u32::try_from(self.entries.len() - 1).expect("each entry weighs more than 4 bytes")
         });
         self.entries[place as usize] = Some(Entry {
-            key: Rc::clone(&key),
+            key: Arc::clone(&key),
             value,
             weight,
             before: NONE,
@@ -106,7 +106,7 @@ impl<V> Lru<V> {
     /// Removes the value that was used longest ago; returns false if there is none.
     pub(super) fn remove_oldest(&mut self) -> bool {
         let last = self.last;
-        let key = self.entry(last).map(|entry| Rc::clone(&entry.key));
+        let key = self.entry(last).map(|entry| Arc::clone(&entry.key));
         key.is_some_and(|key| self.remove(&key).is_some())
     }
 

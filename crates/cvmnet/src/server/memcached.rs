@@ -3,16 +3,14 @@
 //! Source: `doc/protocol.txt` of memcached 1.6; its meta commands are not there. Lines have at most
 //! [`LINE_MAX`] bytes, after which the connection ends, values [`VALUE_MAX`].
 
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tare_sim::Instant;
 
 use super::lines::{Line, Lines};
 use super::output::Output;
-use super::store::Store;
+use super::store::{lock, Store};
 use super::{Application, Service, Time};
 
 /// The most bytes of a command's line with its end.
@@ -32,12 +30,12 @@ const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
 /// A memcached server: connections that share a store.
 pub struct Memcached {
-    store: Rc<RefCell<Store>>,
+    store: Arc<Mutex<Store>>,
 }
 
 impl Memcached {
-    /// Returns a server over a store, which other servers may use as well.
-    pub fn new(store: Rc<RefCell<Store>>) -> Memcached {
+    /// Returns a server over a store, which other servers may use as well, on other threads too.
+    pub fn new(store: Arc<Mutex<Store>>) -> Memcached {
         Memcached { store }
     }
 }
@@ -45,7 +43,7 @@ impl Memcached {
 impl Service for Memcached {
     fn accept(&self) -> Box<dyn Application> {
         Box::new(Connection {
-            store: Rc::clone(&self.store),
+            store: Arc::clone(&self.store),
             lines: Lines::default(),
             state: State::Command,
             has_ended: false,
@@ -55,7 +53,7 @@ impl Service for Memcached {
 }
 
 struct Connection {
-    store: Rc<RefCell<Store>>,
+    store: Arc<Mutex<Store>>,
     lines: Lines,
     state: State,
     has_ended: bool,
@@ -200,7 +198,7 @@ impl Connection {
             (b"delete", [key, options @ ..]) if options.len() <= 2 => match options {
                 _ if key.len() > KEY_MAX => BAD_FORMAT.into(),
                 [] | [b"0"] | [b"noreply"] | [b"0", b"noreply"] => {
-                    let is_gone = self.store.borrow_mut().remove(key, time.now).is_some();
+                    let is_gone = lock(&self.store).remove(key, time.now).is_some();
                     if is_gone { "DELETED" } else { "NOT_FOUND" }.into()
                 }
                 _ => format!("{BAD_FORMAT}.  Usage: delete <key> [noreply]"),
@@ -249,7 +247,7 @@ impl Connection {
 
     fn retrieve(&mut self, retrieval: Retrieval, keys: &[u8], now: Instant, out: &mut Output) {
         let mut rest = keys;
-        let mut store = self.store.borrow_mut();
+        let mut store = lock(&self.store);
         while out.has_room() {
             let (key, after) = word(rest);
             if key.is_empty() {
@@ -301,7 +299,7 @@ impl Connection {
         }
         if len > VALUE_MAX {
             // What was there is older than what the client believes to be there now.
-            self.store.borrow_mut().remove(key, time.now);
+            lock(&self.store).remove(key, time.now);
             self.state = State::Skip(len + 2);
             return reply(TOO_LARGE.into(), noreply, out);
         }
@@ -326,7 +324,7 @@ impl Connection {
         if update.end != b"\r\n" {
             return "CLIENT_ERROR bad data chunk".into();
         }
-        let mut store = self.store.borrow_mut();
+        let mut store = lock(&self.store);
         let (key, mut value) = (&update.key[..], update.value);
         let (mut flags, mut expires) = (update.flags, update.expires);
         let old = store.peek(key, now);
@@ -361,7 +359,7 @@ impl Connection {
         let Some(delta) = number::<u64>(delta) else {
             return "CLIENT_ERROR invalid numeric delta argument".into();
         };
-        let mut store = self.store.borrow_mut();
+        let mut store = lock(&self.store);
         let Some(item) = store.peek(key, now) else {
             return "NOT_FOUND".into();
         };
@@ -391,7 +389,7 @@ impl Connection {
         let Some(expires) = expiry(exptime, time) else {
             return BAD_EXPTIME.into();
         };
-        match self.store.borrow_mut().touch(key, expires, time.now) {
+        match lock(&self.store).touch(key, expires, time.now) {
             true => "TOUCHED".into(),
             false => "NOT_FOUND".into(),
         }
@@ -402,12 +400,12 @@ impl Connection {
             return BAD_EXPTIME.into();
         };
         let at = if at == Instant::NEVER { time.now } else { at };
-        self.store.borrow_mut().flush(at, time.now);
+        lock(&self.store).flush(at, time.now);
         "OK".into()
     }
 
     fn stats(&mut self, now: Instant, out: &mut Output) {
-        let mut store = self.store.borrow_mut();
+        let mut store = lock(&self.store);
         let counters = store.counters();
         let items = store.len(now);
         for (name, value) in [

@@ -1,9 +1,10 @@
 //! The servers in the guest, without I/O: an [`Application`] takes a connection's decrypted bytes
 //! and a time, and queues what is to be encrypted in an [`Output`].
 //!
-//! One guest core runs them on one thread, so what the connections of a [`Service`] share needs no
-//! lock. Input is hostile: memory per connection is bounded by the limits of each protocol plus the
-//! queue's limit and one response, and errors are told in the protocol's own words.
+//! Each core of the guest has its own [`Service`]s, whose connections share what needs no lock.
+//! Only a [`Store`] is shared by all cores, behind one. Input is hostile: memory per connection is
+//! bounded by the limits of each protocol plus the queue's limit and one response, and errors are
+//! told in the protocol's own words.
 
 pub mod bulk;
 mod http;

@@ -5,16 +5,14 @@
 //! is sent, not at one moment.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tare_sim::Instant;
 
 use super::output::{Body, Output};
 use super::request::{integer, Requests};
-use super::store::Store;
+use super::store::{lock, Store};
 use super::{Application, Service, Time};
 
 /// The commands with the number of their arguments, the name included; at least that for a negative
@@ -77,13 +75,13 @@ impl Default for RespConfig {
 
 /// A RESP server: connections that share a store.
 pub struct Resp {
-    store: Rc<RefCell<Store>>,
+    store: Arc<Mutex<Store>>,
     config: RespConfig,
 }
 
 impl Resp {
     /// Returns a server over a store, which other servers may use as well.
-    pub fn new(store: Rc<RefCell<Store>>, config: RespConfig) -> Resp {
+    pub fn new(store: Arc<Mutex<Store>>, config: RespConfig) -> Resp {
         Resp { store, config }
     }
 }
@@ -91,7 +89,7 @@ impl Resp {
 impl Service for Resp {
     fn accept(&self) -> Box<dyn Application> {
         Box::new(Connection {
-            store: Rc::clone(&self.store),
+            store: Arc::clone(&self.store),
             requests: Requests::new(self.config.value_max, self.config.request_max),
             value_max: self.config.value_max,
             keys: Vec::new().into_iter(),
@@ -102,7 +100,7 @@ impl Service for Resp {
 }
 
 struct Connection {
-    store: Rc<RefCell<Store>>,
+    store: Arc<Mutex<Store>>,
     requests: Requests,
     value_max: usize,
     /// The keys of an `MGET` that are not answered yet.
@@ -132,7 +130,8 @@ impl Application for Connection {
         while !rest.is_empty() && !self.wants_close && self.keys.len() == 0 && out.has_room() {
             match self.requests.next(&mut rest) {
                 Ok(Some(request)) => {
-                    let answer = self.answer(request, time);
+                    let store = Arc::clone(&self.store);
+                    let answer = self.answer(&mut lock(&store), request, time);
                     self.reply(answer, time, out);
                 }
                 Ok(None) => {}
@@ -152,7 +151,7 @@ impl Application for Connection {
     fn produce(&mut self, time: Time, out: &mut Output) {
         while out.has_room() {
             let Some(key) = self.keys.next() else { return };
-            match self.store.borrow_mut().get(&key, time.now) {
+            match lock(&self.store).get(&key, time.now) {
                 Some(item) => write_bulk(&item.body, out),
                 None => out.push(b"$-1\r\n"),
             }
@@ -192,7 +191,7 @@ impl Connection {
         }
     }
 
-    fn answer(&mut self, mut request: Vec<Vec<u8>>, time: Time) -> Answer {
+    fn answer(&mut self, store: &mut Store, mut request: Vec<Vec<u8>>, time: Time) -> Answer {
         let given = std::mem::take(&mut request[0]);
         let known = COMMANDS
             .iter()
@@ -209,23 +208,22 @@ impl Connection {
         let mut argument = |at: usize| request.get_mut(at).map(std::mem::take).unwrap_or_default();
         let key = argument(1);
         match name {
-            "get" => Ok(self.value(&key, now)),
-            "set" => self.set(&key, argument(2), &request[3..], time),
-            "append" => self.append(&key, &argument(2), now),
+            "get" => Ok(self.value(store, &key, now)),
+            "set" => self.set(store, &key, argument(2), &request[3..], time),
+            "append" => self.append(store, &key, &argument(2), now),
             "strlen" => {
-                let mut store = self.store.borrow_mut();
                 let len = store.get(&key, now).map_or(0, |item| item.body.len());
                 Ok(Reply::Integer(len as i64))
             }
             "getset" => {
-                let old = self.value(&key, now);
-                self.put(&key, argument(2), Instant::NEVER, now)?;
+                let old = self.value(store, &key, now);
+                self.put(store, &key, argument(2), Instant::NEVER, now)?;
                 Ok(old)
             }
             "setnx" => {
-                let is_new = self.store.borrow_mut().peek(&key, now).is_none();
+                let is_new = store.peek(&key, now).is_none();
                 if is_new {
-                    self.put(&key, argument(2), Instant::NEVER, now)?;
+                    self.put(store, &key, argument(2), Instant::NEVER, now)?;
                 }
                 Ok(Reply::Integer(is_new.into()))
             }
@@ -237,50 +235,50 @@ impl Connection {
                 if given % 2 == 0 {
                     return Err(wrong_count(name));
                 }
-                self.put(&key, argument(2), Instant::NEVER, now)?;
+                self.put(store, &key, argument(2), Instant::NEVER, now)?;
                 for at in (3..given as usize).step_by(2) {
                     let key = argument(at);
-                    self.put(&key, argument(at + 1), Instant::NEVER, now)?;
+                    self.put(store, &key, argument(at + 1), Instant::NEVER, now)?;
                 }
                 Ok(Reply::Simple("OK"))
             }
             "del" | "exists" => {
                 request[1] = key;
-                let mut store = self.store.borrow_mut();
                 let found = request[1..].iter().filter(|key| match name {
                     "del" => store.remove(key, now).is_some(),
                     _ => store.get(key, now).is_some(),
                 });
                 Ok(Reply::Integer(found.count() as i64))
             }
-            "incr" => self.add(&key, 1, now),
-            "decr" => self.add(&key, -1, now),
-            "incrby" => self.add(&key, integer(&argument(2)).ok_or(NOT_AN_INTEGER)?, now),
+            "incr" => self.add(store, &key, 1, now),
+            "decr" => self.add(store, &key, -1, now),
+            "incrby" => self.add(
+                store,
+                &key,
+                integer(&argument(2)).ok_or(NOT_AN_INTEGER)?,
+                now,
+            ),
             "decrby" => {
                 let delta = integer(&argument(2)).ok_or(NOT_AN_INTEGER)?;
                 let delta = delta.checked_neg().ok_or("ERR decrement would overflow")?;
-                self.add(&key, delta, now)
+                self.add(store, &key, delta, now)
             }
-            "expire" => self.expire(&key, &request[2..], name, 1000, time),
-            "pexpire" => self.expire(&key, &request[2..], name, 1, time),
-            "ttl" | "pttl" => {
-                let mut store = self.store.borrow_mut();
-                Ok(Reply::Integer(match store.peek(&key, now) {
-                    None => -2,
-                    Some(item) if item.expires == Instant::NEVER => -1,
-                    Some(item) => {
-                        let left_ms = item.expires.since(now).as_millis() as i64;
-                        let is_ms = name == "pttl";
-                        if is_ms {
-                            left_ms
-                        } else {
-                            (left_ms + 500) / 1000
-                        }
+            "expire" => self.expire(store, &key, &request[2..], name, 1000, time),
+            "pexpire" => self.expire(store, &key, &request[2..], name, 1, time),
+            "ttl" | "pttl" => Ok(Reply::Integer(match store.peek(&key, now) {
+                None => -2,
+                Some(item) if item.expires == Instant::NEVER => -1,
+                Some(item) => {
+                    let left_ms = item.expires.since(now).as_millis() as i64;
+                    let is_ms = name == "pttl";
+                    if is_ms {
+                        left_ms
+                    } else {
+                        (left_ms + 500) / 1000
                     }
-                }))
-            }
+                }
+            })),
             "persist" => {
-                let mut store = self.store.borrow_mut();
                 let expires = store.peek(&key, now).map(|item| item.expires);
                 let had = expires.is_some_and(|expires| expires != Instant::NEVER);
                 if had {
@@ -288,7 +286,7 @@ impl Connection {
                 }
                 Ok(Reply::Integer(had.into()))
             }
-            "dbsize" => Ok(Reply::Integer(self.store.borrow_mut().len(now) as i64)),
+            "dbsize" => Ok(Reply::Integer(store.len(now) as i64)),
             "flushall" | "flushdb" => {
                 let is_plain = given == 1
                     || given == 2
@@ -298,7 +296,7 @@ impl Connection {
                 if !is_plain {
                     return Err(SYNTAX.into());
                 }
-                self.store.borrow_mut().flush(now, now);
+                store.flush(now, now);
                 Ok(Reply::Simple("OK"))
             }
             "ping" => match given {
@@ -320,7 +318,7 @@ impl Connection {
             },
             "command" => Ok(Reply::Array(Vec::new())),
             "config" | "client" => subcommand(name, &key, given),
-            "info" => Ok(Reply::Text(self.info(now).into())),
+            "info" => Ok(Reply::Text(self.info(store, now).into())),
             _ => {
                 self.wants_close = true;
                 Ok(Reply::Simple("OK"))
@@ -329,8 +327,7 @@ impl Connection {
     }
 
     /// The value of a key, or nil.
-    fn value(&self, key: &[u8], now: Instant) -> Reply {
-        let mut store = self.store.borrow_mut();
+    fn value(&self, store: &mut Store, key: &[u8], now: Instant) -> Reply {
         store
             .get(key, now)
             .map_or(Reply::Nil, |item| Reply::Bulk(Arc::clone(&item.body)))
@@ -338,18 +335,25 @@ impl Connection {
 
     fn put(
         &self,
+        store: &mut Store,
         key: &[u8],
         value: Vec<u8>,
         expires: Instant,
         now: Instant,
     ) -> Result<(), Cow<'static, str>> {
-        let mut store = self.store.borrow_mut();
         let done = store.set(key, Arc::new(value), 0, expires, now);
         done.map(drop).map_err(|_| OUT_OF_MEMORY.into())
     }
 
     /// `SET KEY VALUE [NX|XX] [GET] [EX s|PX ms|KEEPTTL]`.
-    fn set(&mut self, key: &[u8], value: Vec<u8>, options: &[Vec<u8>], time: Time) -> Answer {
+    fn set(
+        &mut self,
+        store: &mut Store,
+        key: &[u8],
+        value: Vec<u8>,
+        options: &[Vec<u8>],
+        time: Time,
+    ) -> Answer {
         let now = time.now;
         let (mut must_exist, mut keep, mut get, mut lifetime) = (None, false, false, None);
         let mut options = options.iter();
@@ -376,13 +380,13 @@ impl Connection {
             let left = lifetime_of(lifetime, unit_ms, time).filter(|left| !left.is_zero());
             expires = now + left.ok_or_else(|| invalid_expire("set"))?;
         }
-        let old = self.store.borrow_mut().get(key, now).cloned();
+        let old = store.get(key, now).cloned();
         if keep {
             expires = old.as_ref().map_or(expires, |old| old.expires);
         }
         let is_due = must_exist.is_none_or(|must| must == old.is_some());
         if is_due {
-            self.put(key, value, expires, now)?;
+            self.put(store, key, value, expires, now)?;
         }
         Ok(match old {
             Some(old) if get => Reply::Bulk(old.body),
@@ -391,8 +395,7 @@ impl Connection {
         })
     }
 
-    fn append(&mut self, key: &[u8], more: &[u8], now: Instant) -> Answer {
-        let mut store = self.store.borrow_mut();
+    fn append(&mut self, store: &mut Store, key: &[u8], more: &[u8], now: Instant) -> Answer {
         let len = store.peek(key, now).map_or(0, |item| item.body.len()) + more.len();
         if len > self.value_max {
             let error = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
@@ -409,21 +412,20 @@ impl Connection {
         Ok(Reply::Integer(len as i64))
     }
 
-    fn add(&mut self, key: &[u8], delta: i64, now: Instant) -> Answer {
-        let mut store = self.store.borrow_mut();
+    fn add(&mut self, store: &mut Store, key: &[u8], delta: i64, now: Instant) -> Answer {
         let (old, expires) = match store.peek(key, now) {
             Some(item) => (integer(&item.body).ok_or(NOT_AN_INTEGER)?, item.expires),
             None => (0, Instant::NEVER),
         };
         let overflow = "ERR increment or decrement would overflow";
         let new = old.checked_add(delta).ok_or(overflow)?;
-        drop(store);
-        self.put(key, new.to_string().into_bytes(), expires, now)?;
+        self.put(store, key, new.to_string().into_bytes(), expires, now)?;
         Ok(Reply::Integer(new))
     }
 
     fn expire(
         &mut self,
+        store: &mut Store,
         key: &[u8],
         arguments: &[Vec<u8>],
         name: &str,
@@ -437,7 +439,6 @@ impl Connection {
         }
         let lifetime = integer(lifetime).ok_or(NOT_AN_INTEGER)?;
         let left = lifetime_of(lifetime, unit_ms, time).ok_or_else(|| invalid_expire(name))?;
-        let mut store = self.store.borrow_mut();
         let is_there = store.touch(key, time.now + left, time.now);
         Ok(Reply::Integer(is_there.into()))
     }
@@ -459,8 +460,7 @@ impl Connection {
         format!("ERR unknown command '{name}', with args beginning with: {shown}").into()
     }
 
-    fn info(&self, now: Instant) -> String {
-        let mut store = self.store.borrow_mut();
+    fn info(&self, store: &mut Store, now: Instant) -> String {
         let counters = store.counters();
         format!(
             "# Server\r\nredis_version:7.0.0\r\ntare_version:{}\r\n# Memory\r\nused_memory:{}\r\n\

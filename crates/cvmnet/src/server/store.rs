@@ -1,5 +1,7 @@
 //! The key-value store behind memcached and RESP.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use tare_sim::Instant;
 
 use super::lru::Lru;
@@ -48,6 +50,12 @@ pub struct Store {
     /// The time at which all that is older is gone.
     flush_at: Instant,
     counters: StoreCounters,
+}
+
+/// Returns the store that connections share, on one thread or several. A command that reads and
+/// writes keeps it until it is done, so that no other one comes between.
+pub(super) fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
+    store.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store {

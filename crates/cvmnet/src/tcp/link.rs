@@ -182,16 +182,9 @@ impl Link {
                 self.echo6(now, from, (own, source), message);
                 Ok(Effect::None)
             }
-            (IpAddr::V4(_), _, UNREACHABLE4) if to_us && header[1] == FRAGMENTATION_NEEDED => {
-                let mtu = usize::from(u16::from_be_bytes([header[6], header[7]]));
-                Ok(too_big4(&message[ICMP..], mtu.max(MTU4_MIN)))
-            }
-            (IpAddr::V6(_), _, TOO_BIG6) if to_us => {
-                let mtu = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-                Ok(too_big6(
-                    &message[ICMP..],
-                    (mtu as usize).max(ipv6::MTU_MIN),
-                ))
+            (IpAddr::V4(_), _, UNREACHABLE4) | (IpAddr::V6(_), _, TOO_BIG6) if to_us => {
+                let error = too_big(ip, message).ok_or(Dropped::NotForUs)?;
+                Ok(Effect::TooBig(error))
             }
             (IpAddr::V6(_), _, SOLICITATION | ADVERTISEMENT) => {
                 let packet = &frame[ethernet::HEADER..];
@@ -257,42 +250,50 @@ fn effect(handled: Option<Handled>) -> Effect {
     }
 }
 
-/// Reads the packet that an error quotes: the addresses and the start of a TCP header.
-fn too_big4(quoted: &[u8], mtu: usize) -> Effect {
-    let Some(header) = quoted.first_chunk::<{ ipv4::HEADER }>() else {
-        return Effect::None;
-    };
+/// Returns what an ICMP message says about a segment that was too big for the path: of the packet
+/// that it quotes, the addresses and the start of the TCP header.
+pub(crate) fn too_big(ip: &Ip, message: &[u8]) -> Option<TooBig> {
+    let (header, quoted) = message.split_first_chunk::<ICMP>()?;
+    match (ip.source, header[0], header[1]) {
+        (IpAddr::V4(_), UNREACHABLE4, FRAGMENTATION_NEEDED) => {
+            let mtu = usize::from(u16::from_be_bytes([header[6], header[7]]));
+            too_big4(quoted, mtu.max(MTU4_MIN))
+        }
+        (IpAddr::V6(_), TOO_BIG6, _) => {
+            let mtu = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+            too_big6(quoted, (mtu as usize).max(ipv6::MTU_MIN))
+        }
+        _ => None,
+    }
+}
+
+fn too_big4(quoted: &[u8], mtu: usize) -> Option<TooBig> {
+    let header = quoted.first_chunk::<{ ipv4::HEADER }>()?;
     let address = |at: usize| {
         let bytes = [header[at], header[at + 1], header[at + 2], header[at + 3]];
         IpAddr::V4(Ipv4Addr::from(bytes))
     };
-    if header[0] >> 4 != 4 || header[9] != protocol::TCP {
-        return Effect::None;
-    }
+    let is_tcp = header[0] >> 4 == 4 && header[9] == protocol::TCP;
     let len = usize::from(header[0] & 15) * 4;
-    quoted_tcp(quoted.get(len..), (address(12), address(16)), mtu)
+    let tcp = quoted.get(len..).filter(|_| is_tcp)?;
+    quoted_tcp(tcp, (address(12), address(16)), mtu)
 }
 
-fn too_big6(quoted: &[u8], mtu: usize) -> Effect {
-    let Some(header) = quoted.first_chunk::<{ ipv6::HEADER }>() else {
-        return Effect::None;
-    };
+fn too_big6(quoted: &[u8], mtu: usize) -> Option<TooBig> {
+    let header = quoted.first_chunk::<{ ipv6::HEADER }>()?;
     let address = |at: usize| {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&header[at..at + 16]);
         IpAddr::V6(Ipv6Addr::from(bytes))
     };
-    if header[0] >> 4 != 6 || header[6] != protocol::TCP {
-        return Effect::None;
-    }
-    quoted_tcp(quoted.get(ipv6::HEADER..), (address(8), address(24)), mtu)
+    let is_tcp = header[0] >> 4 == 6 && header[6] == protocol::TCP;
+    let tcp = quoted.get(ipv6::HEADER..).filter(|_| is_tcp)?;
+    quoted_tcp(tcp, (address(8), address(24)), mtu)
 }
 
-fn quoted_tcp(tcp: Option<&[u8]>, (local, remote): (IpAddr, IpAddr), mtu: usize) -> Effect {
-    let Some(tcp) = tcp.and_then(|tcp| tcp.first_chunk::<8>()) else {
-        return Effect::None;
-    };
-    Effect::TooBig(TooBig {
+fn quoted_tcp(tcp: &[u8], (local, remote): (IpAddr, IpAddr), mtu: usize) -> Option<TooBig> {
+    let tcp = tcp.first_chunk::<8>()?;
+    Some(TooBig {
         tuple: Tuple {
             local,
             remote,

@@ -40,6 +40,8 @@ pub use config::{Config, Invalid, KeepAlive, Network};
 pub use congestion::Algorithm;
 pub use connection::{Failure, Ready, State};
 pub use headers::Tuple;
+pub(crate) use headers::{Ip, PREFIX};
+pub(crate) use link::too_big;
 pub use secret::Secret;
 pub use send_queue::Pieces;
 pub use stack::{ConnectError, Counters, Stack};

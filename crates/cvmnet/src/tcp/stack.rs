@@ -196,6 +196,19 @@ impl<B: Buffer> Stack<B> {
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(&mut self, now: Instant, to: SocketAddr) -> Result<Id, ConnectError> {
+        self.connect_from(now, to, |_| true)
+    }
+
+    /// Opens a connection from a local address and port that suit.
+    ///
+    /// # Errors
+    /// As [`Stack::connect`].
+    pub fn connect_from(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        suits: impl Fn(SocketAddr) -> bool,
+    ) -> Result<Id, ConnectError> {
         let is_host = match to.ip() {
             IpAddr::V4(address) => ipv4::is_host(address.to_bits()),
             IpAddr::V6(address) => ipv6::is_host(address.to_bits()),
@@ -209,7 +222,9 @@ impl<B: Buffer> Stack<B> {
         if !self.make_room(now) {
             return Err(ConnectError::Full);
         }
-        let tuple = self.free_tuple(local, to).ok_or(ConnectError::Ports)?;
+        let tuple = self
+            .free_tuple(local, to, suits)
+            .ok_or(ConnectError::Ports)?;
         let iss = self.secret.initial_sequence(now, &tuple);
         let clock = self.secret.clock_offset(&tuple);
         let connection = Connection::active(now, tuple, iss, clock, &self.config);
@@ -220,7 +235,12 @@ impl<B: Buffer> Stack<B> {
 
     /// Returns a tuple with a port that is free, beginning at one that outsiders cannot guess
     /// (RFC 6056, 3.3.3).
-    fn free_tuple(&mut self, local: IpAddr, to: SocketAddr) -> Option<Tuple> {
+    fn free_tuple(
+        &mut self,
+        local: IpAddr,
+        to: SocketAddr,
+        suits: impl Fn(SocketAddr) -> bool,
+    ) -> Option<Tuple> {
         let mut tuple = Tuple {
             local,
             remote: to.ip(),
@@ -233,7 +253,8 @@ impl<B: Buffer> Stack<B> {
             let port = first.wrapping_add(self.next_port) % ports + udp::DYNAMIC_FIRST;
             self.next_port = self.next_port.wrapping_add(1);
             tuple.local_port = port;
-            if self.table.find(&tuple).is_none() && !self.listeners.contains_key(&port) {
+            let is_free = self.table.find(&tuple).is_none() && !self.listeners.contains_key(&port);
+            if is_free && suits((local, port).into()) {
                 return Some(tuple);
             }
         }

@@ -1,5 +1,4 @@
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tare_cvmnet::server::{Memcached, Store, MEMCACHED_LINE_MAX, MEMCACHED_VALUE_MAX};
@@ -7,7 +6,7 @@ use tare_cvmnet::server::{Memcached, Store, MEMCACHED_LINE_MAX, MEMCACHED_VALUE_
 use crate::peer::{at, cut_anywhere, Peer};
 
 fn server(bytes: usize) -> Memcached {
-    Memcached::new(Rc::new(RefCell::new(Store::new(bytes))))
+    Memcached::new(Arc::new(Mutex::new(Store::new(bytes))))
 }
 
 fn peer() -> Peer {

@@ -1,11 +1,10 @@
 //! The same scripts to memcached and redis-server and to ours: the same bytes come back.
 
-use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -172,7 +171,7 @@ fn memcached_answers_the_same() {
         return;
     }
     let real = memcached();
-    let ours = Memcached::new(Rc::new(RefCell::new(Store::new(64 << 20))));
+    let ours = Memcached::new(Arc::new(Mutex::new(Store::new(64 << 20))));
     let key = "k".repeat(250);
     let long = "k".repeat(251);
     let scripts = [
@@ -236,7 +235,7 @@ fn memcached_answers_the_same_to_random_commands() {
         return;
     }
     let real = memcached();
-    let ours = Memcached::new(Rc::new(RefCell::new(Store::new(64 << 20))));
+    let ours = Memcached::new(Arc::new(Mutex::new(Store::new(64 << 20))));
     let key = || prop::sample::select(vec!["a", "b", "c"]);
     let value = prop_oneof![
         "[0-9]{0,3}".boxed(),
@@ -285,7 +284,7 @@ fn redis_answers_the_same() {
         value_max: 1 << 20,
         ..RespConfig::default()
     };
-    let ours = Resp::new(Rc::new(RefCell::new(Store::new(64 << 20))), config);
+    let ours = Resp::new(Arc::new(Mutex::new(Store::new(64 << 20))), config);
     let large = "x".repeat(300_000);
     let value = [&b"set"[..], b"big", large.as_bytes()];
     let grown = [&b"append"[..], b"grown", &[b'x'; 700_000]];
@@ -362,7 +361,7 @@ fn redis_answers_the_same_to_random_commands() {
     }
     let real = redis();
     let ours = Resp::new(
-        Rc::new(RefCell::new(Store::new(64 << 20))),
+        Arc::new(Mutex::new(Store::new(64 << 20))),
         RespConfig::default(),
     );
     let key = || prop::sample::select(vec!["a", "b", "c"]);

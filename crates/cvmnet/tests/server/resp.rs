@@ -1,5 +1,4 @@
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tare_cvmnet::server::{Resp, RespConfig, Store, ARGUMENT_OVERHEAD, RESP_LINE_MAX};
@@ -12,7 +11,7 @@ const CONFIG: RespConfig = RespConfig {
 };
 
 fn server(bytes: usize) -> Resp {
-    Resp::new(Rc::new(RefCell::new(Store::new(bytes))), CONFIG)
+    Resp::new(Arc::new(Mutex::new(Store::new(bytes))), CONFIG)
 }
 
 fn peer() -> Peer {

@@ -7,14 +7,19 @@ use std::time::Duration;
 use anyhow::{anyhow, Context as _};
 use serde_json::{json, Value as Json};
 use tare_cvmnet::breakdown::{Category, Totals};
+use tare_cvmnet::host::AHEAD_MAX;
+use tare_cvmnet::region::PAIRS_MAX;
+use tare_cvmnet::ring::ExitCounts;
 use tare_cvmnet::tls::Suites;
 use tare_cvmnet::variant::{self, Variant};
 use tare_lab::driver::{Expected, Missing, Mistake};
 use tare_lab::figures;
 use tare_lab::parameters::{Bytes, Choice as _};
 
-use super::driver::{examine_size, longest, CvmnetParameters, ExitKind};
-use super::session::{self, Outcome, Setup, Work, WARM_UP};
+use super::driver::{
+    check_vcpus, examine_size, examine_vcpus, expected, longest, CvmnetParameters, ExitKind,
+};
+use super::session::{self, Outcome, Setup, Work};
 use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
 use crate::size::parse_bytes;
@@ -107,7 +112,7 @@ impl Measured {
         };
         let plain = session::run(&plain, || Ok(()))?;
         let counted = session::run(setup, || agent.map_or(Ok(()), |agent| agent.start()))?;
-        let totals = counted.breakdown.context("a breakdown")?;
+        let totals = counted.breakdown().context("a breakdown")?;
         if busy(&totals) == 0 {
             return Err(anyhow!("the guest had nothing to do"));
         }
@@ -133,6 +138,7 @@ impl Measured {
 
     fn figures(&self) -> BreakdownFigures {
         let [exit, swiotlb, packet, tls, application] = PARTS.map(|(_, categories)| categories);
+        let exits = self.counted.exits();
         let (outcome, busy) = (&self.counted, busy(&self.totals) as f64);
         BreakdownFigures {
             cycles_per_byte: busy / outcome.data as f64,
@@ -152,42 +158,35 @@ impl Measured {
             verified: outcome.verified,
             wrong: outcome.wrong,
             bounced: outcome.bounced,
-            kicks: outcome.exits.kicks,
-            interrupts: outcome.exits.interrupts,
-            halts: outcome.exits.halts,
+            kicks: exits.kicks,
+            interrupts: exits.interrupts,
+            halts: exits.halts,
         }
     }
 
-    /// Returns the exits by their published reason.
-    fn exits(&self) -> [(&'static str, &'static str, u64); 3] {
-        let exits = self.counted.exits;
-        [
-            ("0x60", "interrupt", exits.interrupts),
-            ("0x78", "HLT", exits.halts),
-            ("0x7b", "I/O port: a notification of the host", exits.kicks),
-        ]
-    }
-
-    /// Writes the lines of the published breakdown. An exit has no cycles of its own here: they are
-    /// those of the published costs alone.
+    /// Writes the lines of the published breakdown, for each processor of the guest. An exit has no
+    /// cycles of its own here: they are those of the published costs alone.
     fn published_lines(&self) -> String {
         let mut lines = String::new();
-        let whole = self.totals.whole.max(1);
-        for (reason, _, count) in self.exits() {
-            let (low, high) = (
-                count * variant::SWITCH_CYCLES[1],
-                count * variant::SWITCH_CYCLES[2],
-            );
-            let percent = |cycles: u64| cycles.saturating_mul(100) / whole;
-            let _ = writeln!(
-                lines,
-                "vcpu 0 reason {reason} cnt {count} cycle {low} percent {}, cycle1 {high}, \
-                 percent {}",
-                percent(low),
-                percent(high)
-            );
+        for (n, of) in self.counted.by_vcpu.iter().enumerate() {
+            let totals = of.breakdown.unwrap_or_default();
+            let whole = totals.whole.max(1);
+            for (reason, _, count) in by_reason(&of.exits) {
+                let (low, high) = (
+                    count * variant::SWITCH_CYCLES[1],
+                    count * variant::SWITCH_CYCLES[2],
+                );
+                let percent = |cycles: u64| cycles.saturating_mul(100) / whole;
+                let _ = writeln!(
+                    lines,
+                    "vcpu {n} reason {reason} cnt {count} cycle {low} percent {}, cycle1 {high}, \
+                     percent {}",
+                    percent(low),
+                    percent(high)
+                );
+            }
+            lines += &totals.lines(n);
         }
-        let _ = write!(lines, "{}", self.totals);
         lines
     }
 
@@ -209,7 +208,7 @@ impl Measured {
             });
             (name.to_owned(), value)
         });
-        let exits = self.exits().map(
+        let exits = by_reason(&self.counted.exits()).map(
             |(reason, about, count)| json!({"reason": reason, "about": about, "count": count}),
         );
         json!({
@@ -227,6 +226,15 @@ impl Measured {
             "exits": exits,
         })
     }
+}
+
+/// Returns the exits by their published reason.
+fn by_reason(exits: &ExitCounts) -> [(&'static str, &'static str, u64); 3] {
+    [
+        ("0x60", "interrupt", exits.interrupts),
+        ("0x78", "HLT", exits.halts),
+        ("0x7b", "I/O port: a notification of the host", exits.kicks),
+    ]
 }
 
 /// Returns the cycles that are not idle.
@@ -248,13 +256,12 @@ impl Workload for CvmnetBreakdown {
         parameters.examine(true)
     }
 
-    fn check(parameters: &CvmnetParameters, _: &Machine) -> Result<(), Missing> {
-        parameters.check()
+    fn check(parameters: &CvmnetParameters, machine: &Machine) -> Result<(), Missing> {
+        parameters.check(machine)
     }
 
     fn expected(parameters: &CvmnetParameters) -> Option<Expected> {
-        let both = parameters.duration.mul_f64(2.0 * (1.0 + WARM_UP));
-        Some(by_the_clock(both))
+        Some(by_the_clock(expected(parameters) * 2))
     }
 
     fn longest(parameters: &CvmnetParameters) -> Duration {
@@ -291,6 +298,9 @@ pub(crate) struct Args {
     /// Connections
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=64))]
     connections: u64,
+    /// The guest's processors: each takes two of this machine, one for its host
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=PAIRS_MAX as i64))]
+    vcpus: u16,
     /// The kind of exits of the machine that is simulated: each, rif, posted
     #[arg(long, value_name = "KIND", default_value = "each", value_parser = exits)]
     exits: ExitKind,
@@ -331,6 +341,11 @@ fn choice<T: tare_lab::parameters::Choice>(text: &str) -> Result<T, String> {
 /// Something broke.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     examine_size(Bytes(args.size)).map_err(|mistake| anyhow!("{mistake}"))?;
+    let vcpus = u64::from(args.vcpus);
+    examine_vcpus(vcpus, args.connections).map_err(|mistake| anyhow!("{mistake}"))?;
+    if let Err(missing) = check_vcpus(args.vcpus.into(), &Machine::This) {
+        return Err(anyhow!("{}", missing.reason));
+    }
     let mut found = Vec::new();
     for variant in &args.variant {
         let setup = Setup {
@@ -345,6 +360,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             has_interrupts: !args.busy,
             duration: Duration::from_millis(args.duration),
             has_breakdown: true,
+            vcpus: args.vcpus.into(),
+            ahead: AHEAD_MAX,
         };
         let measured =
             Measured::of(&setup, None).with_context(|| format!("variant {}", variant.name))?;
@@ -406,8 +423,7 @@ fn bars(found: &[(Setup, Measured)]) -> String {
         }
         let _ = writeln!(text, "  {bar}");
         let _ = writeln!(text, "  {}", shares.join("  "));
-        let exits = measured
-            .exits()
+        let exits = by_reason(&measured.counted.exits())
             .map(|(reason, about, count)| format!("{count} {reason} ({about})"));
         let _ = writeln!(text, "  exits: {}", exits.join(", "));
     }

@@ -328,7 +328,7 @@ impl Application for Client {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::sync::Mutex;
     use std::time::Duration;
 
     use tare_cvmnet::server::{Memcached, Resp, RespConfig, Service as _, Store};
@@ -349,9 +349,9 @@ mod tests {
         mut change: impl FnMut(&mut Vec<u8>),
     ) -> Counters {
         let value = value(3000);
-        let store = Rc::new(RefCell::new(Store::new(1 << 20)));
+        let store = Arc::new(Mutex::new(Store::new(1 << 20)));
         for n in 0..KEYS {
-            let set = &mut *store.borrow_mut();
+            let set = &mut *store.lock().unwrap();
             set.set(
                 key(n).as_bytes(),
                 Arc::clone(&value),

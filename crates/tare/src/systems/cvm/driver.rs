@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use tare_cvmnet::host::AHEAD_MAX;
 use tare_cvmnet::tls::Suites;
 use tare_cvmnet::variant::{Exits, Row, Variant};
 use tare_lab::driver::{Expected, Missing, Mistake};
 use tare_lab::parameters::{Bytes, Choice};
 use tare_lab::{choices, figures, parameters};
 
-use super::session::{self, Outcome, Setup, Work, HANDSHAKES, STANDSTILL, WARM_UP};
+use super::session::{self, Outcome, Setup, Work, HANDSHAKES, SEALING, STANDSTILL, WARM_UP};
 use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
 use crate::systems::gcm::KeyBits;
@@ -80,6 +81,17 @@ choices! {
     }
 }
 
+choices! {
+    /// The time at which the clients seal the bulk data that the guest receives.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Sealing {
+        /// Before the clock starts.
+        Ahead = "ahead",
+        /// While it runs.
+        Live = "live",
+    }
+}
+
 parameters! {
     /// The parameters of the drivers `cvmnet` and `cvmnet-breakdown`.
     pub(crate) struct CvmnetParameters {
@@ -106,6 +118,11 @@ parameters! {
         exits: ExitKind = "each",
         /// the simulated cost of a world switch, in cycles of the time stamp counter
         switch_cycles: u64 [0..=1_000_000] = 0,
+        /// when the clients seal the bulk data that the guest receives: before the clock starts,
+        /// and the measured part ends when that is used up, or while it runs
+        sealing: Sealing = "ahead",
+        /// bytes of memory for records that are sealed ahead, at most 1 GiB
+        ahead: Bytes = "1 GiB",
         /// the measured part of a trial
         duration: Duration = "400 ms",
     }
@@ -130,12 +147,22 @@ impl CvmnetParameters {
             has_interrupts: self.wait == Wait::Interrupts,
             duration: self.duration,
             has_breakdown,
+            vcpus: self.vcpus as usize,
+            ahead: match self.sealing {
+                Sealing::Ahead => self.ahead.0 as usize,
+                Sealing::Live => 0,
+            },
         }
     }
 
     /// Checks them for the driver that measures breakdowns, or for the other one.
     pub(super) fn examine(&self, is_breakdown: bool) -> Result<(), Mistake> {
         examine_size(self.size)?;
+        examine_vcpus(self.vcpus, self.connections)?;
+        if self.ahead.0 > AHEAD_MAX as u64 {
+            let found = format!("{} B", self.ahead.0);
+            return Err(mistake("ahead", found.as_str(), "at most 1 GiB"));
+        }
         match self.row.0 {
             Some(row) if row.is_breakdown() != is_breakdown => {
                 let expected = match is_breakdown {
@@ -148,18 +175,43 @@ impl CvmnetParameters {
         }
     }
 
+    /// Returns true if the clients seal records before the clock starts.
+    fn is_ahead(&self) -> bool {
+        self.work == Work::Receive && self.sealing == Sealing::Ahead
+    }
+
     /// Checks whether the path can be measured with them.
-    pub(super) fn check(&self) -> Result<(), Missing> {
-        if self.vcpus == 1 {
-            return Ok(());
+    pub(super) fn check(&self, machine: &Machine) -> Result<(), Missing> {
+        check_vcpus(self.vcpus as usize, machine)?;
+        match self.is_ahead() {
+            true => machine.need_memory(self.ahead.0, "records that are sealed ahead may need"),
+            false => Ok(()),
         }
-        Err(Missing {
-            reason: format!(
-                "found {} processors of the guest; the path has one queue pair, for one",
-                self.vcpus
-            ),
-            remedy: None,
-        })
+    }
+}
+
+/// Checks that there is a processor for each thread of a guest that has several, and for each of
+/// its host: they look for work all the time.
+pub(super) fn check_vcpus(vcpus: usize, machine: &Machine) -> Result<(), Missing> {
+    match vcpus {
+        1 => Ok(()),
+        _ => {
+            let what =
+                format!("a guest with {vcpus} processors and as many threads of its host need");
+            machine.need_cpus(2 * vcpus, &what)
+        }
+    }
+}
+
+/// Checks that each processor of the guest has a connection.
+pub(super) fn examine_vcpus(vcpus: u64, connections: u64) -> Result<(), Mistake> {
+    match vcpus <= connections {
+        true => Ok(()),
+        false => Err(mistake(
+            "vcpus",
+            vcpus as i64,
+            "at most as many as connections",
+        )),
     }
 }
 
@@ -182,7 +234,7 @@ figures! {
             /// bytes of data per second of the clock
             throughput: f64 [BytesPerSecond],
             /// bytes of data per second of the guest's time, without the turns of its loop in which
-            /// there was nothing to do
+            /// there was nothing to do, times its processors
             guest_rate: f64 [BytesPerSecond],
             /// the guest's time per 16 KiB of data, without the turns of its loop in which there
             /// was nothing to do
@@ -211,6 +263,8 @@ figures! {
             bounced,
             /// faults of the ring, resets and errors of TLS
             faults,
+            /// bytes of data that the clients sealed before the clock started
+            sealed_ahead,
         }
     }
 }
@@ -219,14 +273,14 @@ impl CvmnetFigures {
     pub(super) fn of(outcome: &Outcome, work: Work) -> CvmnetFigures {
         let data = outcome.data as f64;
         let has_requests = !matches!(work, Work::Receive | Work::Send);
-        let exits = outcome.exits;
+        let exits = outcome.exits();
         let exits = exits.kicks + exits.interrupts + exits.halts;
         let has_frames = work != Work::Send && outcome.frames > 0;
         CvmnetFigures {
             throughput: data / outcome.clock,
-            guest_rate: data / outcome.busy,
+            guest_rate: data / outcome.busy * outcome.vcpus as f64,
             guest_time: outcome.busy / (data / RECORD),
-            guest_busy: (outcome.busy / outcome.clock).min(1.0),
+            guest_busy: (outcome.busy / (outcome.clock * outcome.vcpus as f64)).min(1.0),
             frame: has_frames.then(|| outcome.frame_bytes as f64 / outcome.frames as f64),
             request_rate: has_requests.then(|| outcome.requests as f64 / outcome.clock),
             exits: exits as f64 / (data / f64::from(1 << 20)),
@@ -237,13 +291,20 @@ impl CvmnetFigures {
             wrong: outcome.wrong,
             bounced: outcome.bounced,
             faults: outcome.faults,
+            sealed_ahead: outcome.sealed_ahead,
         }
     }
 }
 
+/// The expected time of a measurement: to seal ahead takes about as long as to open.
+pub(super) fn expected(parameters: &CvmnetParameters) -> Duration {
+    let sealing = if parameters.is_ahead() { 1.0 } else { 0.0 };
+    parameters.duration.mul_f64(1.0 + WARM_UP + sealing)
+}
+
 /// The longest time of a measurement.
 pub(super) fn longest(duration: Duration) -> Duration {
-    duration.mul_f64(1.0 + WARM_UP) + HANDSHAKES + STANDSTILL
+    duration.mul_f64(1.0 + WARM_UP) + HANDSHAKES + SEALING + STANDSTILL
 }
 
 /// The driver `cvmnet`.
@@ -260,12 +321,12 @@ impl Workload for Cvmnet {
         parameters.examine(false)
     }
 
-    fn check(parameters: &CvmnetParameters, _: &Machine) -> Result<(), Missing> {
-        parameters.check()
+    fn check(parameters: &CvmnetParameters, machine: &Machine) -> Result<(), Missing> {
+        parameters.check(machine)
     }
 
     fn expected(parameters: &CvmnetParameters) -> Option<Expected> {
-        Some(by_the_clock(parameters.duration.mul_f64(1.0 + WARM_UP)))
+        Some(by_the_clock(expected(parameters)))
     }
 
     fn longest(parameters: &CvmnetParameters) -> Duration {

@@ -36,6 +36,6 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::host(&args),
         Command::Breakdown(args) => breakdown::run(&args),
         Command::Status(args) => status::run(&args),
-        Command::Guest(args) => serve::guest(args),
+        Command::Guest(args) => serve::guest(&args),
     }
 }

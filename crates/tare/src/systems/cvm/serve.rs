@@ -1,17 +1,17 @@
 //! `tare cvm serve`: a TLS server in a guest, and its host.
 
-use std::cell::RefCell;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{anyhow, Context as _};
 use clap::Subcommand;
 use tare_cvmnet::daemon::{run_guest, run_host, Agreement, GuestOptions, HostOptions, Place};
+use tare_cvmnet::region::PAIRS_MAX;
 use tare_cvmnet::server::bulk::{Sink, Source, BUFFER_MAX};
 use tare_cvmnet::server::{Http, HttpConfig, Memcached, Resp, RespConfig, Service, Store};
 use tare_cvmnet::tcp::Network;
@@ -32,6 +32,7 @@ const CACHED_FILE: usize = 16 << 20;
     tare cvm serve http --dir /srv/www            then: curl -k https://10.77.0.2/\n  \
     tare cvm serve http --dir . --variant cvm --pcap frames.pcap --key-log keys.txt\n  \
     tare cvm serve memcached --memory 1Gi         TLS at 10.77.0.2:11211\n  \
+    tare cvm serve http --dir /srv/www --vcpus 4  connections spread over four processors\n  \
     tare cvm serve resp                           then: redis-cli -h 10.77.0.2 --tls --insecure\n  \
     tare cvm serve sink --address-6 fd77::2/64 --host-address-6 fd77::1\n  \
     tare cvm serve source                         then: openssl s_client -connect 10.77.0.2:4433\n\n\
@@ -61,6 +62,10 @@ pub(crate) struct Args {
     /// The TAP device, made if there is none
     #[arg(long, value_name = "NAME", default_value = "tare0", global = true)]
     tap: String,
+    /// The guest's processors: each has a thread and a queue pair, and the host one more thread for
+    /// it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=PAIRS_MAX as i64), global = true)]
+    vcpus: u16,
     /// Bytes of the longest IP packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..=9000), global = true)]
     mtu: u16,
@@ -180,6 +185,7 @@ impl Args {
             exits: self.exits.exits(),
             switch_cycles: self.switch_cycles,
             is_polling: self.busy,
+            vcpus: self.vcpus,
         }
     }
 
@@ -209,24 +215,44 @@ impl Args {
         })
     }
 
-    fn service(&self) -> anyhow::Result<Box<dyn Service>> {
-        let store = |memory: u64| Rc::new(RefCell::new(Store::new(memory as usize)));
-        Ok(match &self.server {
-            Server::Http { dir, cache } => {
-                let config = HttpConfig {
-                    folder: dir.clone(),
-                    cache_max: *cache as usize,
-                    cached_file_max: CACHED_FILE,
-                };
-                let http = Http::new(&config);
-                Box::new(http.with_context(|| format!("{}", dir.display()))?)
-            }
-            Server::Memcached { memory } => Box::new(Memcached::new(store(*memory))),
-            Server::Resp { memory } => Box::new(Resp::new(store(*memory), RespConfig::default())),
-            Server::Sink => Box::new(Sink::new(0)),
-            Server::Source { bytes } => {
-                Box::new(Source::new(bytes.unwrap_or(u64::MAX), BUFFER_MAX / 2))
-            }
+    /// Returns what makes the server of each of the guest's threads. Values are in one store for
+    /// all; each thread has its part of the memory for files, and their copies of its own.
+    fn service(&self) -> impl Fn() -> anyhow::Result<Box<dyn Service>> + Sync + '_ {
+        let store = match self.server {
+            Server::Memcached { memory } | Server::Resp { memory } => memory as usize,
+            _ => 0,
+        };
+        let store = Arc::new(Mutex::new(Store::new(store)));
+        move || {
+            let store = Arc::clone(&store);
+            Ok(match &self.server {
+                Server::Http { dir, cache } => {
+                    let config = HttpConfig {
+                        folder: dir.clone(),
+                        cache_max: *cache as usize / usize::from(self.vcpus),
+                        cached_file_max: CACHED_FILE,
+                    };
+                    let http = Http::new(&config);
+                    Box::new(http.with_context(|| format!("{}", dir.display()))?)
+                }
+                Server::Memcached { .. } => Box::new(Memcached::new(store)),
+                Server::Resp { .. } => Box::new(Resp::new(store, RespConfig::default())),
+                Server::Sink => Box::new(Sink::new(0)),
+                Server::Source { bytes } => {
+                    Box::new(Source::new(bytes.unwrap_or(u64::MAX), BUFFER_MAX / 2))
+                }
+            })
+        }
+    }
+
+    /// Returns what to say where guest and host have more threads than there are processors.
+    fn warning(&self, cpus: usize) -> Option<String> {
+        let vcpus = usize::from(self.vcpus);
+        (vcpus > 1 && 2 * vcpus > cpus).then(|| {
+            format!(
+                "warning: {vcpus} processors of the guest and as many threads of its host, on {cpus} \
+                 processors: they take turns, and more of them make nothing faster"
+            )
         })
     }
 
@@ -253,7 +279,7 @@ impl Args {
 /// It cannot be started, or ended.
 pub(crate) fn host(args: &Args) -> anyhow::Result<ExitCode> {
     // What is wrong is told here, before there is a network.
-    drop(args.service()?);
+    drop((args.service())()?);
     let place = args.place();
     let options = HostOptions {
         agreement: args.agreement(),
@@ -265,6 +291,10 @@ pub(crate) fn host(args: &Args) -> anyhow::Result<ExitCode> {
         signals: Signals::install().context("signals")?,
     };
     let arguments = guest_arguments().context("the arguments of the guest")?;
+    let cpus = std::thread::available_parallelism();
+    if let Some(warning) = args.warning(cpus.map_or(1, usize::from)) {
+        terminal::say(&warning);
+    }
     for address in place.addresses() {
         terminal::say(&format!("try: {}", args.greeting(address)));
     }
@@ -291,12 +321,16 @@ fn guest_arguments() -> Option<Vec<OsString>> {
 ///
 /// # Errors
 /// It was not started by a host.
-pub(crate) fn guest(args: Args) -> anyhow::Result<ExitCode> {
-    let service = args.service()?;
+pub(crate) fn guest(args: &Args) -> anyhow::Result<ExitCode> {
+    let service = args.service();
+    let services = || -> Result<_, String> {
+        let service = service().map_err(|error| format!("{error:#}"))?;
+        Ok(vec![(args.port(), service)])
+    };
     let options = GuestOptions {
         agreement: args.agreement(),
         place: args.place(),
-        services: vec![(args.port(), service)],
+        services: &services,
         identity: args.cert.clone().zip(args.key.clone()),
         tls: Options {
             suites: if args.aes_256 {
@@ -311,7 +345,7 @@ pub(crate) fn guest(args: Args) -> anyhow::Result<ExitCode> {
     // The host ends it, by the socket; a key on the terminal is for the host.
     let _signals = Signals::install().context("signals")?;
     let stdin = std::io::stdin();
-    run_guest(stdin.as_fd(), options).map_err(|error| anyhow!("the guest: {error}"))?;
+    run_guest(stdin.as_fd(), &options).map_err(|error| anyhow!("the guest: {error}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

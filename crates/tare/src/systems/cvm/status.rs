@@ -89,5 +89,20 @@ fn text(report: &Report) -> String {
         guest.cpu_ns as f64 / 1e9,
         guest.polling_ns as f64 / 1e9
     );
+    if report.pairs.len() > 1 {
+        for (n, pair) in report.pairs.iter().enumerate() {
+            let guest = pair.guest.unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "pair {n:<7} {} connections, {:.1} MiB received, {:.1} MiB sent; {} faults of the \
+                 host; {:.1} s of processor time",
+                guest.opened,
+                mib(guest.bytes_in),
+                mib(guest.bytes_out),
+                guest.faults,
+                (guest.cpu_ns.saturating_sub(guest.polling_ns)) as f64 / 1e9
+            );
+        }
+    }
     text
 }
