@@ -205,6 +205,17 @@ impl<'a> View<'a> {
         self.range(done, self.len - done)?.words_to(&mut to[done..])
     }
 
+    /// Returns the sum of the 32-bit words, in the processor's order of bytes, of as much of the
+    /// start as can be added in wide registers, each byte loaded once, and the number of bytes of
+    /// it: a multiple of 64, and 0 where there is no such way.
+    #[inline]
+    pub fn sum_words(self) -> (u64, usize) {
+        /// Whole blocks, of which the sum is below 2⁶⁴.
+        const MAX: usize = 1 << 33;
+        // SAFETY: the view has as many bytes, and its mapping is readable.
+        unsafe { copy::sum_blocks(self.start.as_ptr(), self.len.min(MAX)) }
+    }
+
     /// Copies private memory to the bytes, each stored once; `None` if the lengths differ.
     #[inline]
     pub fn copy_from(self, from: &[u8]) -> Option<()> {

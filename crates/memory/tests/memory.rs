@@ -143,6 +143,24 @@ proptest! {
     }
 
     #[test]
+    fn a_sum_has_every_word_of_whole_blocks_and_no_other_byte(
+        start in 0usize..70, len in 0usize..2000, seed: u8, full: bool,
+    ) {
+        let memory = SharedMemory::create("test", 4096).unwrap();
+        let bytes: Vec<u8> = (0..4096u32)
+            .map(|n| if full { 0xff } else { ((n * 7) >> 2) as u8 ^ seed })
+            .collect();
+        memory.view().copy_from(&bytes).unwrap();
+        let (sum, done) = memory.view().range(start, len).unwrap().sum_words();
+        prop_assert_eq!(done % 64, 0);
+        prop_assert!(done <= len && (done == 0 || len - done < 64));
+        prop_assert!(done > 0 || len < 64 || cfg!(not(target_arch = "x86_64")));
+        let words = bytes[start..start + done].chunks_exact(4);
+        let word = |word: &[u8]| u64::from(u32::from_ne_bytes(word.try_into().unwrap()));
+        prop_assert_eq!(sum, words.map(word).sum::<u64>());
+    }
+
+    #[test]
     fn copies_move_every_byte_and_no_other(
         bytes in proptest::collection::vec(any::<u8>(), 0..100), offset in 0usize..30,
     ) {

@@ -11,7 +11,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
         .iter()
         .map(|w| u64::from(u32::from_ne_bytes(*w)))
         .sum();
-    let mut sum = u64::from(u16::from_be(!finish(native)));
+    let mut sum = of_native(native);
     if let Some((pair, odd)) = rest.split_first_chunk::<2>() {
         sum += u64::from(u16::from_be_bytes(*pair));
         sum += odd.first().map_or(0, |&b| u64::from(b) << 8);
@@ -19,6 +19,13 @@ pub fn sum(bytes: &[u8]) -> u64 {
         sum += rest.first().map_or(0, |&b| u64::from(b) << 8);
     }
     sum
+}
+
+/// Returns what [`sum`] returns for bytes of which the 32-bit words, in the processor's order of
+/// bytes, have the sum `native`.
+#[inline]
+pub fn of_native(native: u64) -> u64 {
+    u64::from(u16::from_be(!finish(native)))
 }
 
 /// Returns a sum folded to 16 bits and inverted, as in a checksum field.
