@@ -60,8 +60,8 @@ pub(crate) unsafe fn blocks(from: *const u8, to: *mut u8, len: usize, ahead: *co
     blocks * BLOCK
 }
 
-/// Adds the native 32-bit words of the whole blocks of the first `len` bytes, each byte loaded once;
-/// returns the sum and how many bytes that are. It prefetches as [`blocks`] does.
+/// Adds the native 32-bit words of the whole blocks of the first `len` bytes, each byte loaded
+/// once; returns the sum and how many bytes that are. It prefetches [`AHEAD`].
 ///
 /// # Safety
 /// `len` bytes at `from` can be read by this thread for as long as the call lasts, and `len` is
