@@ -24,7 +24,8 @@ fn arguments_of_a_plain_guest() {
         let hardware = Hardware::new(Flavour::Plain, Accelerator::Emulated);
         let expected = format!(
             "-machine q35 -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 1 -m 512M {APPEND} \
-             no_timer_check rdinit=/init -- guest-agent {REST} -device virtio-serial-pci,max_ports=2 \
+             no_timer_check cryptomgr.notests rdinit=/init -- guest-agent {REST} \
+             -device virtio-serial-pci,max_ports=2 \
              -chardev socket,id=agent,fd=4 -device virtserialport,chardev=agent,name=org.tare.agent.0 \
              {END}"
         );
