@@ -7,6 +7,7 @@ mod words;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::mutants;
 use crate::shell::{has, is_ci, root, step, succeeds};
 
 /// The version of cargo-deny that the checks are written for.
@@ -15,8 +16,8 @@ const CARGO_DENY: &str = "0.20.2";
 /// The version of mdBook that the guide is written for.
 const MDBOOK: &str = "0.5.4";
 
-/// Formatting, lints, documentation, links, promises, layers, words, experiments, dependencies,
-/// the lock file.
+/// Formatting, lints, documentation, links, promises, layers, words, mutants, experiments,
+/// dependencies, the lock file.
 pub(crate) fn all() -> Result<(), String> {
     step("rustfmt", "cargo", &["fmt", "--all", "--check"])?;
     step("lock file", "cargo", &["fetch", "--locked"])?;
@@ -25,6 +26,7 @@ pub(crate) fn all() -> Result<(), String> {
     promises::check()?;
     layers::check()?;
     words::check()?;
+    mutants::check()?;
     step(
         "clippy",
         "cargo",
