@@ -62,6 +62,11 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "prometheus",
         "the gateway's dashboard and alert rules",
     ),
+    (
+        "ethtool",
+        "ethtool",
+        "the kernel's merging of segments in front of a guest's TAP device",
+    ),
     ("nginx", "nginx-light", LOAD),
     ("memcached", "memcached", STORES),
     ("redis-server", "redis-server", STORES),

@@ -13,6 +13,7 @@
 
 mod attacker;
 mod campaign;
+mod flips;
 mod frames;
 mod guest;
 mod record;
@@ -28,6 +29,7 @@ use tare_sim::Random;
 use crate::region::{Config, Region};
 use attacker::{Attacker, Role};
 pub use campaign::{campaign, races, scenario, Plan};
+pub use flips::{flip_bits, FlipPlan, Flipped};
 pub use frames::FrameField;
 use guest::Guest;
 pub use record::Consumed;

@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant as Clock};
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use tare_cvmnet::breakdown::{Category, Off, Probe};
+use tare_cvmnet::breakdown::{Category, Probe};
 use tare_cvmnet::guest::Guest;
 use tare_cvmnet::host::merge::Limits;
-use tare_cvmnet::host::{Device, DeviceSettings, Flipper, Peer};
+use tare_cvmnet::host::{Device, DeviceSettings, Peer};
+use tare_cvmnet::hostile::{flip_bits, FlipPlan, Flipped};
 use tare_cvmnet::region::Region;
 use tare_cvmnet::ring::{Driver, Settings};
 use tare_cvmnet::server::bulk::{BulkCounters, Sink, Source};
@@ -207,81 +207,18 @@ fn protected_variants_read_once_and_copy_headers() {
     }
 }
 
-/// The counts of a real race.
-#[derive(Debug, Default)]
-struct Raced {
-    flips: u64,
-    connections: u64,
-    /// Records that were refused: their connection ended.
-    refused: u64,
-    /// Connections on which bytes were delivered that were not sent.
-    wrong: u64,
-    verified: u64,
-}
-
 /// Lets the host flip bits until the guest has delivered a wrong byte; if that is not expected,
 /// until it has refused some records in no less than two seconds. At most for a minute.
-fn race(variant: Variant, is_lost: bool) -> Raced {
-    let host = host(variant);
-    let fd = host.region.fd().try_clone_to_owned().unwrap();
-    let stop = AtomicBool::new(false);
-    let (wrong, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-    let server = host.server;
-    let mut flipper = Flipper::new(&host.region, 0).unwrap();
-    let mut peer: Client4 = Peer::new(
-        Config::on_link([2, 0, 0, 0, 0, 1], PEER),
-        Secret::new(&[9; 16]),
-        host.client,
+fn race(variant: Variant, is_lost: bool) -> Flipped {
+    flip_bits(
+        variant,
+        &FlipPlan {
+            at_least: Duration::from_secs(if is_lost { 60 } else { 2 }),
+            refused: 5,
+            at_most: Duration::from_secs(60),
+        },
     )
-    .unwrap();
-    let source = Source::new(u64::MAX, 32 << 10);
-    for _ in 0..4 {
-        connect(&mut peer, &source);
-    }
-    let mut device = Device::new(&host.region, 0, host.settings, peer).unwrap();
-    std::thread::scope(|scope| {
-        let guest = scope.spawn(|| {
-            let (mut guest, sink) = guest(fd, variant, server, Off);
-            while !stop.load(Relaxed) {
-                if !guest.turn(Time::now()).unwrap() {
-                    std::thread::yield_now();
-                }
-                wrong.store(sink.counters().wrong, Relaxed);
-                refused.store(guest.counters().tls_failures, Relaxed);
-            }
-            (guest.counters(), sink.counters())
-        });
-        let began = Instant::now();
-        while wrong.load(Relaxed) == 0 {
-            let time = Time::now();
-            let elapsed = time.now.since(began);
-            let is_met = elapsed.as_secs() >= 2 && refused.load(Relaxed) >= 5;
-            if elapsed.as_secs() >= 60 || is_met && !is_lost {
-                break;
-            }
-            flipper.note();
-            produce(device.frames(), time);
-            device.poll(time.now).unwrap();
-            flipper.follow();
-            // The guest acknowledges meanwhile, so that the next frames are large.
-            let next = Clock::now() + Duration::from_micros(50);
-            while Clock::now() < next {
-                flipper.flip(200);
-            }
-            for _ in device.frames().take_finished() {
-                connect(device.frames(), &source);
-            }
-        }
-        stop.store(true, Relaxed);
-        let (guest, sink) = guest.join().unwrap();
-        Raced {
-            flips: flipper.flips(),
-            connections: guest.opened,
-            refused: guest.tls_failures,
-            wrong: sink.wrong,
-            verified: sink.verified,
-        }
-    })
+    .unwrap()
 }
 
 #[test]

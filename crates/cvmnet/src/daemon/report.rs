@@ -35,7 +35,8 @@ pub struct PairReport {
 tare_daemon::counters! {
     /// The device.
     pub struct HostReport {
-        to_guest => "to_guest_frames_total": "Frames that came from the network for the guest",
+        packets => "packets_total": "Packets that came from the network for the guest",
+        to_guest => "to_guest_frames_total": "Frames given to the guest: packets, or several merged",
         from_guest => "from_guest_frames_total": "Frames that the guest has sent",
         too_long => "too_long_frames_total": "Frames longer than the guest's buffers, dropped",
         malformed => "malformed_chains_total": "Chains of the guest's that are no frame",
@@ -72,6 +73,7 @@ tare_daemon::counters! {
 impl HostReport {
     pub(super) fn of(counters: &DeviceCounters, steering_dropped: u64) -> HostReport {
         HostReport {
+            packets: counters.packets,
             to_guest: counters.to_guest,
             from_guest: counters.from_guest,
             too_long: counters.too_long,

@@ -30,6 +30,8 @@ pub struct DeviceSettings {
 /// Counters since the device was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
+    /// Packets that came from the network: each is a frame for the guest, or a part of one.
+    pub packets: u64,
     /// Frames that the guest has received.
     pub to_guest: u64,
     /// Frames that the guest has sent.
@@ -304,6 +306,7 @@ impl<F: Frames> Device<F> {
                 }
                 break;
             };
+            self.counters.packets += 1;
             match &mut self.merger {
                 Some(merger) => merger.push(&self.frame, header, now, &mut self.pending),
                 None => self.pending.push(header, &self.frame),

@@ -48,6 +48,7 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
         memory::simulated::FarmemSimulated,
         cvm::driver::Cvmnet,
         cvm::breakdown::CvmnetBreakdown,
+        cvm::race::CvmnetRace,
         cvm::wrk::CvmnetWrk,
         vita::Vita,
         vita::VitaVeth,

@@ -243,6 +243,8 @@ figures! {
             guest_busy: f64 [Ratio],
             /// bytes of data per frame that the guest has received
             frame: Option<f64> [Bytes],
+            /// packets of the network per frame that the guest has received
+            packets_per_frame: Option<f64> [Count],
             /// requests that were answered, per second of the clock
             request_rate: Option<f64> [RequestsPerSecond],
             /// exits per MiB of data: notifications of the host, interrupts, waits
@@ -276,12 +278,14 @@ impl CvmnetFigures {
         let exits = outcome.exits();
         let exits = exits.kicks + exits.interrupts + exits.halts;
         let has_frames = work != Work::Send && outcome.frames > 0;
+        let per_frame = |amount: u64| has_frames.then(|| amount as f64 / outcome.frames as f64);
         CvmnetFigures {
             throughput: data / outcome.clock,
             guest_rate: data / outcome.busy * outcome.vcpus as f64,
             guest_time: outcome.busy / (data / RECORD),
             guest_busy: (outcome.busy / (outcome.clock * outcome.vcpus as f64)).min(1.0),
-            frame: has_frames.then(|| outcome.frame_bytes as f64 / outcome.frames as f64),
+            frame: per_frame(outcome.frame_bytes),
+            packets_per_frame: per_frame(outcome.packets),
             request_rate: has_requests.then(|| outcome.requests as f64 / outcome.clock),
             exits: exits as f64 / (data / f64::from(1 << 20)),
             operations: outcome.operations,

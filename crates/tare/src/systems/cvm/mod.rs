@@ -3,6 +3,7 @@
 pub(super) mod breakdown;
 mod client;
 pub(super) mod driver;
+pub(super) mod race;
 mod serve;
 mod session;
 mod status;

@@ -70,10 +70,9 @@ fn text(report: &Report) -> String {
     );
     let _ = writeln!(
         text,
-        "frames       {} received, {} by the device before merging; {} sent; {} too long; {:.1} MiB \
-         bounced",
+        "frames       {} received, of {} packets; {} sent; {} too long; {:.1} MiB bounced",
         guest.frames_in,
-        host.to_guest,
+        host.packets,
         host.from_guest,
         host.too_long,
         mib(guest.bounced)

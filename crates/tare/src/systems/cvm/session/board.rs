@@ -38,6 +38,8 @@ pub(super) struct Counts {
     pub(super) faults: AtomicU64,
     /// Bytes of data that the peer has sealed ahead.
     pub(super) sealed_ahead: AtomicU64,
+    /// Packets of the network that the host has made frames of.
+    pub(super) packets: AtomicU64,
     client_requests: AtomicU64,
     client_turns: AtomicU64,
     client_verified: AtomicU64,
@@ -84,6 +86,7 @@ impl Board {
             records: self.sum(|it| &it.records),
             busy_ns: self.sum(|it| &it.busy_ns),
             frames: self.sum(|it| &it.frames),
+            packets: self.sum(|it| &it.packets),
             bounced: self.sum(|it| &it.bounced),
             clients: client::Counters {
                 requests: self.sum(|it| &it.client_requests),
@@ -103,6 +106,7 @@ pub(super) struct Moment {
     pub(super) records: u64,
     pub(super) busy_ns: u64,
     pub(super) frames: u64,
+    pub(super) packets: u64,
     pub(super) bounced: u64,
     pub(super) clients: client::Counters,
 }

@@ -107,6 +107,8 @@ impl<'a> Load<'a> {
             wrong: answered.wrong + received.wrong,
             ..answered
         });
+        let packets = &self.board.pairs[self.pair].packets;
+        packets.store(self.device.counters().packets, Relaxed);
         let finished = self.device.frames().network().take_finished();
         let has_ended = !finished.is_empty() || self.board.has_ended.load(Relaxed);
         // At the end the guests are stopped before their clients, which may see it first.
