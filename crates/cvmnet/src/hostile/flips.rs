@@ -125,7 +125,7 @@ pub fn flip_bits(variant: Variant, plan: &FlipPlan) -> Result<Flipped, Broken> {
     })
 }
 
-/// What both threads see.
+/// The counters that both threads see.
 #[derive(Default)]
 struct Seen {
     stop: AtomicBool,
