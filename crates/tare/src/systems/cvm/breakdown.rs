@@ -11,7 +11,7 @@ use tare_cvmnet::host::AHEAD_MAX;
 use tare_cvmnet::region::PAIRS_MAX;
 use tare_cvmnet::ring::ExitCounts;
 use tare_cvmnet::tls::Suites;
-use tare_cvmnet::variant::{self, Variant};
+use tare_cvmnet::variant::{self, Exits, Variant};
 use tare_lab::driver::{Expected, Missing, Mistake};
 use tare_lab::figures;
 use tare_lab::parameters::{Bytes, Choice as _};
@@ -362,6 +362,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             has_breakdown: true,
             vcpus: args.vcpus.into(),
             ahead: AHEAD_MAX,
+            amount: 0,
+            verify: 100,
         };
         let measured =
             Measured::of(&setup, None).with_context(|| format!("variant {}", variant.name))?;
@@ -383,9 +385,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the variant with its published label, the exits and their cost, and the work.
 fn heading(setup: &Setup) -> String {
-    let label = setup.variant.label.unwrap_or("a control");
-    format!("{} ({label}), {}", setup.variant.name, setup.work.name())
+    let label = match (setup.variant.label, setup.exits) {
+        (Some("CVM"), Exits::Rif) => "CVM+RIF",
+        (Some("CVM"), Exits::Posted) => "CVM+PI",
+        (label, _) => label.unwrap_or("a control"),
+    };
+    let exits = match setup.exits {
+        Exits::Each => "exits each",
+        Exits::Rif => "exits by RIF",
+        Exits::Posted => "posted interrupts",
+    };
+    format!(
+        "{} ({label}), {}, {exits}, {} cycles a world switch",
+        setup.variant.name,
+        setup.work.name(),
+        setup.switch_cycles
+    )
 }
 
 /// The characters of a bar that stands for the longest time.
@@ -401,10 +418,10 @@ fn bars(found: &[(Setup, Measured)]) -> String {
         .fold(0.0, f64::max);
     let mut text = String::new();
     for (setup, measured) in found {
-        let name = setup.variant.name;
+        let _ = writeln!(text, "{}", heading(setup));
         let _ = writeln!(
             text,
-            "{name:<20} {:.3} cycles per byte · busy {:.0} % · counting takes {:+.1} %",
+            "  {:.3} cycles per byte · busy {:.0} % · counting takes {:+.1} %",
             all(measured),
             100.0 * busy(&measured.totals) as f64 / measured.totals.whole as f64,
             100.0 * (measured.overhead - 1.0)

@@ -15,6 +15,8 @@ use crate::machine::Machine;
 use crate::systems::gcm::KeyBits;
 use crate::systems::workload::{by_the_clock, mistake, Workload};
 
+/// The part of the clock from which on the guest is the bottleneck.
+const BOTTLENECK: f64 = 0.95;
 /// The data of a full record, in bytes.
 const RECORD: f64 = 16384.0;
 
@@ -92,6 +94,17 @@ choices! {
     }
 }
 
+choices! {
+    /// The end of a trial.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Until {
+        /// The clock ends it.
+        Duration = "duration",
+        /// All bytes have been moved.
+        Amount = "amount",
+    }
+}
+
 parameters! {
     /// The parameters of the drivers `cvmnet` and `cvmnet-breakdown`.
     pub(crate) struct CvmnetParameters {
@@ -100,7 +113,8 @@ parameters! {
         row: Published = "none",
         /// the variant of the path
         variant: Path = "bifrost",
-        /// the work of the guest: bulk data that it receives or sends, or a server
+        /// the work of the guest: bulk data that it receives or sends, a server, or the cipher of
+        /// what it receives alone
         work: Work = "receive",
         /// bytes of a file or value
         size: Bytes = "256 KiB",
@@ -123,6 +137,12 @@ parameters! {
         sealing: Sealing = "ahead",
         /// bytes of memory for records that are sealed ahead, at most 1 GiB
         ahead: Bytes = "1 GiB",
+        /// what ends a trial: the clock, or an amount of bulk data, without a warm-up
+        until: Until = "duration",
+        /// bytes of bulk data that all connections together move until a trial ends by them
+        amount: Bytes = "64 MiB",
+        /// one in so many pieces of bulk data is compared with what was sent
+        verify: u64 [1..=1000] = 100,
         /// the measured part of a trial
         duration: Duration = "400 ms",
     }
@@ -149,15 +169,45 @@ impl CvmnetParameters {
             has_breakdown,
             vcpus: self.vcpus as usize,
             ahead: match self.sealing {
-                Sealing::Ahead => self.ahead.0 as usize,
-                Sealing::Live => 0,
+                Sealing::Ahead if self.until == Until::Duration => self.ahead.0 as usize,
+                _ => 0,
             },
+            amount: self.amount(),
+            verify: self.verify,
+        }
+    }
+
+    /// Returns the bytes that a trial moves, the same for each connection; 0 if the clock ends it.
+    fn amount(&self) -> u64 {
+        match self.until {
+            Until::Duration => 0,
+            Until::Amount => self.amount.0 / self.connections * self.connections,
         }
     }
 
     /// Checks them for the driver that measures breakdowns, or for the other one.
     pub(super) fn examine(&self, is_breakdown: bool) -> Result<(), Mistake> {
         examine_size(self.size)?;
+        if self.duration.is_zero() {
+            return Err(mistake("duration", "0 s", "more than 0 s"));
+        }
+        if self.work == Work::Open && (is_breakdown || self.vcpus > 1) {
+            let expected = "another work: the cipher alone has one processor and no breakdown";
+            return Err(mistake("work", self.work.name(), expected));
+        }
+        let is_bulk = matches!(self.work, Work::Receive | Work::Send);
+        if self.until == Until::Amount && !is_bulk {
+            let expected = "\"duration\", as the work is not bulk data";
+            return Err(mistake("until", self.until.name(), expected));
+        }
+        if self.until == Until::Amount && self.amount() == 0 {
+            let found = format!("{} B", self.amount.0);
+            return Err(mistake(
+                "amount",
+                found.as_str(),
+                "a byte per connection or more",
+            ));
+        }
         examine_vcpus(self.vcpus, self.connections)?;
         if self.ahead.0 > AHEAD_MAX as u64 {
             let found = format!("{} B", self.ahead.0);
@@ -177,7 +227,8 @@ impl CvmnetParameters {
 
     /// Returns true if the clients seal records before the clock starts.
     fn is_ahead(&self) -> bool {
-        self.work == Work::Receive && self.sealing == Sealing::Ahead
+        let is_timed = self.until == Until::Duration;
+        self.work == Work::Receive && self.sealing == Sealing::Ahead && is_timed
     }
 
     /// Checks whether the path can be measured with them.
@@ -220,11 +271,11 @@ const SIZE_MAX: u64 = 512 << 10;
 
 /// Checks the size of a file or value.
 pub(super) fn examine_size(size: Bytes) -> Result<(), Mistake> {
-    if size.0 <= SIZE_MAX {
+    if (1..=SIZE_MAX).contains(&size.0) {
         return Ok(());
     }
     let found = format!("{} B", size.0);
-    Err(mistake("size", found.as_str(), "at most 512 KiB"))
+    Err(mistake("size", found.as_str(), "1 B to 512 KiB"))
 }
 
 figures! {
@@ -267,24 +318,40 @@ figures! {
             faults,
             /// bytes of data that the clients sealed before the clock started
             sealed_ahead,
+            /// trials in which the guest had work for less than 0.95 of the clock: it was not the
+            /// bottleneck, and its own time is to be compared
+            guest_waited,
+            /// bytes more or fewer than `amount`, and those that were not compared although all
+            /// were to be
+            unequal,
         }
     }
 }
 
 impl CvmnetFigures {
-    pub(super) fn of(outcome: &Outcome, work: Work) -> CvmnetFigures {
+    pub(super) fn of(outcome: &Outcome, setup: &Setup) -> CvmnetFigures {
+        let work = setup.work;
         let data = outcome.data as f64;
-        let has_requests = !matches!(work, Work::Receive | Work::Send);
+        let has_requests = !matches!(work, Work::Receive | Work::Send | Work::Open);
+        let busy = (outcome.busy / (outcome.clock * outcome.vcpus as f64)).min(1.0);
+        let uncompared = match setup.verify {
+            1 => setup.amount.saturating_sub(outcome.verified),
+            _ => 0,
+        };
+        let unequal = match setup.amount {
+            0 => 0,
+            amount => amount.abs_diff(outcome.bytes) + uncompared,
+        };
         let exits = outcome.exits();
         let exits = exits.kicks + exits.interrupts + exits.halts;
-        let has_frames = work != Work::Send && outcome.frames > 0;
+        let has_frames = outcome.frames > 0;
         let per_frame = |amount: u64| has_frames.then(|| amount as f64 / outcome.frames as f64);
         CvmnetFigures {
             throughput: data / outcome.clock,
             guest_rate: data / outcome.busy * outcome.vcpus as f64,
             guest_time: outcome.busy / (data / RECORD),
-            guest_busy: (outcome.busy / (outcome.clock * outcome.vcpus as f64)).min(1.0),
-            frame: per_frame(outcome.frame_bytes),
+            guest_busy: busy,
+            frame: per_frame(outcome.frame_bytes).filter(|_| work != Work::Send),
             packets_per_frame: per_frame(outcome.packets),
             request_rate: has_requests.then(|| outcome.requests as f64 / outcome.clock),
             exits: exits as f64 / (data / f64::from(1 << 20)),
@@ -296,6 +363,8 @@ impl CvmnetFigures {
             bounced: outcome.bounced,
             faults: outcome.faults,
             sealed_ahead: outcome.sealed_ahead,
+            guest_waited: u64::from(busy < BOTTLENECK),
+            unequal,
         }
     }
 }
@@ -338,8 +407,9 @@ impl Workload for Cvmnet {
     }
 
     fn run(parameters: CvmnetParameters, agent: &mut Agent) -> Result<CvmnetFigures, TrialError> {
-        let outcome = session::run(&parameters.setup(false), || agent.start())?;
-        Ok(CvmnetFigures::of(&outcome, parameters.work))
+        let setup = parameters.setup(false);
+        let outcome = session::run(&setup, || agent.start())?;
+        Ok(CvmnetFigures::of(&outcome, &setup))
     }
 }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tare_cvmnet::hostile::{flip_bits, FlipPlan};
 use tare_cvmnet::variant::BIFROST_UNPROTECTED;
-use tare_lab::driver::{Expected, Missing};
+use tare_lab::driver::{Expected, Missing, Mistake};
 use tare_lab::{figures, parameters};
 
 use super::driver::Path;
 use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
-use crate::systems::workload::{by_the_clock, Workload};
+use crate::systems::workload::{by_the_clock, mistake, Workload};
 
 parameters! {
     /// The parameters of the driver `cvmnet-race`.
@@ -70,6 +70,13 @@ impl Workload for CvmnetRace {
         "a host that flips bits of received frames while the guest reads them, by variant";
     type Parameters = RaceParameters;
     type Figures = RaceFigures;
+
+    fn examine(parameters: &RaceParameters) -> Result<(), Mistake> {
+        match parameters.duration.is_zero() || parameters.limit.is_zero() {
+            true => Err(mistake("duration", "0 s", "more than 0 s, and so `limit`")),
+            false => Ok(()),
+        }
+    }
 
     fn check(_: &RaceParameters, machine: &Machine) -> Result<(), Missing> {
         machine.need_cpus(2, "a guest and a host that races with it need")

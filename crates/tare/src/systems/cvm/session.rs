@@ -1,6 +1,7 @@
 //! One measurement: a guest that serves, and its clients in the host's process.
 
 mod board;
+mod cipher;
 mod guest;
 mod load;
 
@@ -50,13 +51,16 @@ choices! {
         Memcached = "memcached",
         /// Redis' protocol: the same.
         Redis = "redis",
+        /// Records that are opened out of shared memory by the cipher alone, without a network: the
+        /// part of `receive` that no path can save.
+        Open = "open",
     }
 }
 
 impl Work {
     fn protocol(self) -> Option<Protocol> {
         match self {
-            Work::Receive | Work::Send => None,
+            Work::Receive | Work::Send | Work::Open => None,
             Work::Https => Some(Protocol::Http),
             Work::Memcached => Some(Protocol::Memcached),
             Work::Redis => Some(Protocol::Redis),
@@ -87,6 +91,11 @@ pub(super) struct Setup {
     /// The most bytes of memory for records that the clients seal before the clock starts; 0 to
     /// seal them while it runs. Of what the guest receives as bulk data alone.
     pub(super) ahead: usize,
+    /// Bytes of bulk data that all connections together move, after which the measurement ends; 0
+    /// to end it by the clock.
+    pub(super) amount: u64,
+    /// One in so many pieces of bulk data is compared with what was sent.
+    pub(super) verify: u64,
 }
 
 impl Setup {
@@ -176,6 +185,9 @@ pub(super) fn run(
     setup: &Setup,
     start: impl FnOnce() -> std::io::Result<()>,
 ) -> anyhow::Result<Outcome> {
+    if setup.work == Work::Open {
+        return cipher::run(setup, start);
+    }
     match setup.has_breakdown {
         true => run_with(setup, start, Breakdown::start),
         false => run_with(setup, start, || Off),
@@ -294,6 +306,7 @@ fn run_with<P: Probe>(
         Work::Https => (turns, turns * setup.size as u64),
         // A set and a get that hits.
         Work::Memcached | Work::Redis => (turns, 2 * turns * setup.size as u64),
+        Work::Open => return Err(anyhow!("the cipher alone has no clients")),
     };
     Ok(Outcome {
         clock,
@@ -328,7 +341,11 @@ fn since(end: &ExitCounts, start: &ExitCounts) -> ExitCounts {
     }
 }
 
-/// Returns a source without end, and a sink that compares each hundredth record.
+/// Returns a source and a sink of bulk data.
 fn bulk(setup: &Setup) -> (Source, Sink) {
-    (Source::new(u64::MAX, setup.buffer), Sink::new(100))
+    let limit = match setup.amount {
+        0 => u64::MAX,
+        amount => amount / setup.connections,
+    };
+    (Source::new(limit, setup.buffer), Sink::new(setup.verify))
 }

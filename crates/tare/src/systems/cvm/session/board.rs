@@ -38,6 +38,8 @@ pub(super) struct Counts {
     pub(super) faults: AtomicU64,
     /// Bytes of data that the peer has sealed ahead.
     pub(super) sealed_ahead: AtomicU64,
+    /// Connections whose bulk data has arrived whole, at the guest or at the client.
+    pub(super) finished: AtomicU64,
     /// Packets of the network that the host has made frames of.
     pub(super) packets: AtomicU64,
     client_requests: AtomicU64,
@@ -99,6 +101,7 @@ impl Board {
 }
 
 /// The counters at a moment.
+#[derive(Default)]
 pub(super) struct Moment {
     pub(super) now: Instant,
     pub(super) bytes_in: u64,

@@ -79,6 +79,7 @@ fn services(
         })?),
         Work::Memcached => Box::new(Memcached::new(store)),
         Work::Redis => Box::new(Resp::new(store, RespConfig::default())),
+        Work::Open => return Err(anyhow!("the cipher alone serves nothing")),
     };
     Ok(vec![(PORT, one)])
 }
@@ -153,6 +154,9 @@ pub(super) fn serve<P: Probe>(
         counts.busy_ns.store(busy.as_nanos() as u64, Relaxed);
         counts.verified.store(sink.counters().verified, Relaxed);
         counts.wrong.store(sink.counters().wrong, Relaxed);
+        if setup.work == Work::Receive {
+            counts.finished.store(sink.counters().finished, Relaxed);
+        }
     }
     marks.push((guest.driver().exits(), probe.totals()));
     marks.truncate(2);

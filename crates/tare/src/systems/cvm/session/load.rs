@@ -25,6 +25,10 @@ use crate::systems::cvm::client::{self, Clients, Protocol};
 const AHEAD_MARGIN: f64 = 1.5;
 /// Bytes of memory for records that are sealed between two looks at what arrives.
 const SLICE: usize = 16 << 20;
+/// The time without work after which a host sleeps whose guest notifies, as that of `tare cvm
+/// serve`, and the time after which it looks again: clients have timers.
+const IDLE: Duration = Duration::from_micros(50);
+const NAP: Duration = Duration::from_millis(1);
 /// The longest time for which records are sealed ahead.
 pub(super) const SEALING: Duration = Duration::from_secs(20);
 
@@ -38,6 +42,12 @@ pub(super) struct Load<'a> {
     pair: usize,
     board: &'a Board,
     is_sealed: bool,
+    /// The time since which there has been nothing to do.
+    idle_since: Option<Instant>,
+    /// The clients receive bulk data.
+    is_sink: bool,
+    /// The connections end by themselves.
+    is_limited: bool,
 }
 
 impl<'a> Load<'a> {
@@ -90,30 +100,39 @@ impl<'a> Load<'a> {
             pair,
             board,
             is_sealed: false,
+            idle_since: None,
+            is_sink: setup.work == Work::Send,
+            is_limited: setup.amount > 0,
         })
     }
 
-    /// Does what can be done, and tells the counters.
-    fn turn(&mut self, time: Time) -> anyhow::Result<()> {
+    /// Does what can be done, and tells the counters. Returns true if anything was.
+    fn turn(&mut self, time: Time) -> anyhow::Result<bool> {
         let peer = self.device.frames().network();
-        peer.turn(time);
+        let has_clients_work = peer.turn(time);
         if self.is_sealed && !peer.is_ahead() {
             self.board.is_used_up.store(true, Relaxed);
         }
-        self.device.poll(time.now).map_err(text)?;
+        let is_busy = self.device.poll(time.now).map_err(text)? | has_clients_work;
         let (answered, received) = (self.clients.counters(), self.sink.counters());
         self.board.pairs[self.pair].tell(client::Counters {
             verified: answered.verified + received.verified,
             wrong: answered.wrong + received.wrong,
             ..answered
         });
-        let packets = &self.board.pairs[self.pair].packets;
-        packets.store(self.device.counters().packets, Relaxed);
+        let counts = &self.board.pairs[self.pair];
+        counts
+            .packets
+            .store(self.device.counters().packets, Relaxed);
+        if self.is_sink {
+            counts.finished.store(received.finished, Relaxed);
+        }
         let finished = self.device.frames().network().take_finished();
-        let has_ended = !finished.is_empty() || self.board.has_ended.load(Relaxed);
+        let has_ended = !finished.is_empty() && !self.is_limited;
+        let has_ended = has_ended || self.board.has_ended.load(Relaxed);
         // At the end the guests are stopped before their clients, which may see it first.
         if !has_ended || self.board.stop.load(Relaxed) {
-            return Ok(());
+            return Ok(is_busy);
         }
         match answered.wrong {
             0 => Err(anyhow!("a connection ended before the trial did")),
@@ -144,7 +163,8 @@ impl<'a> Load<'a> {
     /// Serves a pair that is not the first until the end.
     pub(super) fn follow(mut self) -> anyhow::Result<()> {
         while !self.board.stop.load(Relaxed) {
-            self.turn(Time::now())?;
+            let is_busy = self.turn(Time::now())?;
+            self.rest(is_busy)?;
             if !self.is_sealed && self.board.ahead.load(Relaxed) > 0 {
                 self.seal_ahead()?;
             }
@@ -164,6 +184,9 @@ impl<'a> Load<'a> {
         self.until(|now| now > late || board.sum(|it| &it.handshakes) == setup.connections)?;
         if board.sum(|it| &it.handshakes) != setup.connections {
             return Err(anyhow!("the handshakes took more than {HANDSHAKES:?}"));
+        }
+        if self.is_limited {
+            return self.move_all(setup, start);
         }
         let cold = board.now();
         let warm = cold.now + setup.duration.mul_f64(WARM_UP);
@@ -188,6 +211,31 @@ impl<'a> Load<'a> {
         })?;
         board.mark.store(2, Relaxed);
         Ok((start, board.now()))
+    }
+
+    /// Moves the whole amount, from the first byte on; returns the counters before it and behind it.
+    fn move_all(
+        mut self,
+        setup: &Setup,
+        start: impl FnOnce() -> std::io::Result<()>,
+    ) -> anyhow::Result<(Moment, Moment)> {
+        let board = self.board;
+        start()?;
+        board.mark.store(1, Relaxed);
+        let none = Moment {
+            now: Instant::now(),
+            ..Moment::default()
+        };
+        let (mut data, mut late) = (0, none.now + STANDSTILL);
+        self.until(|now| {
+            let moved = board.now().data();
+            if moved > data {
+                (data, late) = (moved, now + STANDSTILL);
+            }
+            now > late || board.sum(|it| &it.finished) == setup.connections
+        })?;
+        board.mark.store(2, Relaxed);
+        Ok((none, board.now()))
     }
 
     /// Lets all pairs seal the records that the measurement is expected to take, by the rate of the
@@ -220,7 +268,19 @@ impl<'a> Load<'a> {
             if is_done(time.now) {
                 return Ok(());
             }
-            self.turn(time)?;
+            let is_busy = self.turn(time)?;
+            self.rest(is_busy)?;
         }
+    }
+
+    /// Sleeps until the guest notifies, if there has been nothing to do for a while and it can.
+    fn rest(&mut self, is_busy: bool) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if is_busy {
+            self.idle_since = None;
+        } else if now.since(*self.idle_since.get_or_insert(now)) > IDLE {
+            self.device.wait(NAP).map_err(text)?;
+        }
+        Ok(())
     }
 }
