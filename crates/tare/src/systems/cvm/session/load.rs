@@ -213,7 +213,8 @@ impl<'a> Load<'a> {
         Ok((start, board.now()))
     }
 
-    /// Moves the whole amount, from the first byte on; returns the counters before it and behind it.
+    /// Moves the whole amount, from the first byte on; returns the counters at its start and its
+    /// end.
     fn move_all(
         mut self,
         setup: &Setup,
