@@ -108,7 +108,8 @@ fn guest(
     options: &GuestOptions<'_>,
 ) -> Result<Guest, Error> {
     let agreement = options.agreement;
-    let mut region = Region::open(memory, &agreement.layout()).map_err(Error::Region)?;
+    let mut region =
+        Region::open(memory, &agreement.layout(options.place.mtu)).map_err(Error::Region)?;
     let settings = Settings {
         exits: agreement.exits,
         switch_cycles: agreement.switch_cycles,

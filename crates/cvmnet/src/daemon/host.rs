@@ -61,7 +61,7 @@ pub fn run_host(
     launch: impl FnOnce(OwnedFd) -> io::Result<Child>,
 ) -> Result<(), Error> {
     let agreement = options.agreement;
-    let region = Region::create(&agreement.layout()).map_err(Error::Region)?;
+    let region = Region::create(&agreement.layout(options.place.mtu)).map_err(Error::Region)?;
     let all = 0..agreement.vcpus;
     let bells = all.map(|_| Ok((Doorbell::new()?, Doorbell::new()?)));
     // A guest that polls gets some too, so that there is one message.

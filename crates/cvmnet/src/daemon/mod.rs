@@ -4,8 +4,9 @@
 //! standard input, and sends it the descriptors there. Each queue pair has a thread of the guest
 //! and one of the host. They share with those of other pairs no more than they must: the host its
 //! rule which pair a frame is for, the guest what is served. The layout of the region follows from
-//! the variant and the number of pairs, which the guest has from its own command line. Over the
-//! socket the guest tells its counters; when either end closes, the other process ends.
+//! the variant, the number of pairs and the MTU, which the guest has from its own command line.
+//! Over the socket the guest tells its counters; when either end closes, the other process ends. The
+//! host closes its direction first, and reads the guest's last counters by the other.
 
 mod guest;
 mod host;
@@ -58,8 +59,9 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    fn layout(&self) -> region::Config {
-        self.variant.config(self.vcpus)
+    /// Returns the layout of the region for a guest with this MTU.
+    fn layout(&self, mtu: usize) -> region::Config {
+        self.variant.config_of_mtu(self.vcpus, mtu)
     }
 }
 
