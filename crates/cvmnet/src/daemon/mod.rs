@@ -119,11 +119,15 @@ impl fmt::Display for Error {
         match self {
             Error::Region(error) => error.fmt(f),
             Error::Device(error) => error.fmt(f),
-            Error::Tap(error) => write!(
-                f,
-                "{error}; the guest's network is a TAP device, which needs root (CAP_NET_ADMIN)"
-            ),
+            Error::Tap(tare_port::Error::Os { doing, source })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                let hint = "the guest's network is a TAP device, which needs root (CAP_NET_ADMIN)";
+                write!(f, "{doing}: {source}; {hint}")
+            }
+            Error::Tap(error) => error.fmt(f),
             Error::Network(what, error) => write!(f, "{what}: {error}"),
+            Error::Gone(tap) => write!(f, "the TAP device \"{tap}\" is gone: it was deleted"),
             Error::Launch(error) => write!(f, "the guest could not be started: {error}"),
             Error::GuestEnded(status) => write!(f, "the guest ended: {status}"),
             Error::Link(error) => write!(f, "between guest and host: {error}"),
