@@ -42,7 +42,7 @@ tare_daemon::counters! {
         malformed => "malformed_chains_total": "Chains of the guest's that are no frame",
         interrupts => "interrupts_sent_total": "Interrupts of the guest",
         no_buffer => "no_buffer_total": "Passes in which the guest had no buffer for a frame",
-        resets => "device_resets_total": "Resets by the guest",
+        resets => "device_resets_total": "Resets by the guest after its first start",
         steering_dropped => "steering_dropped_frames_total": "Frames that arrived by the network of another queue pair and found no room, dropped",
     }
 }
