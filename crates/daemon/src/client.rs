@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The folder of the sockets that no configuration names.
-const DIRECTORY: &str = "/run/tare";
+pub(crate) const DIRECTORY: &str = "/run/tare";
 
 /// The longest answer that is read: 10,000 routes of a gateway take about 10 MB.
 const ANSWER_MAX: u64 = 1 << 30;

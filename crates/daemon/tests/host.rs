@@ -368,6 +368,25 @@ fn an_address_that_is_taken_is_an_error_and_a_dead_socket_is_not() {
 }
 
 #[test]
+fn a_socket_in_a_folder_that_is_missing_is_an_error_and_makes_no_folder() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().join("missing");
+    let log = LogOptions {
+        json: true,
+        level: Level::Error,
+    };
+    let mut host = Host::<Status>::without_config(log, Signals::default(), || {});
+    let errors = host.serve_at(Endpoints {
+        metrics: None,
+        socket: Some(folder.join("a.sock")),
+    });
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let missing = format!("there is no folder {}", folder.display());
+    assert!(errors[0].contains(&missing), "{errors:?}");
+    assert!(!folder.exists());
+}
+
+#[test]
 fn counters_add_subtract_and_survive_json_of_another_version() {
     let mut one = Counters {
         steps: 3,
