@@ -5,8 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tare_cvmnet::daemon::{self, Report};
+use tare_daemon::Words;
 
 use crate::terminal;
+
+/// The words of errors.
+const WORDS: Words = Words {
+    one: "guest",
+    key: "TAP device",
+};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -32,7 +39,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(tap) if !tap.contains('/') => daemon::socket_of(tap),
         _ => at.clone(),
     });
-    if let Some(report) = crate::daemon::status(daemon::KIND, "guest", socket, args.json)? {
+    if let Some(report) = crate::daemon::status(daemon::KIND, WORDS, socket, args.json)? {
         terminal::print(&text(&report))?;
     }
     Ok(ExitCode::SUCCESS)
