@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tare_daemon::{Endpoints, Host, Level, LogOptions, Record, Signals};
+use tare_daemon::{Endpoints, Host, Level, Log, LogOptions, Record, Signals};
 use tare_port::VnetTap;
 use tare_sim::Instant;
 
@@ -69,7 +69,7 @@ pub fn run_host(
     let mut host = Host::without_config(options.log, options.signals.clone(), || {});
     let capture = options.capture.as_deref().map(Capture::create).transpose();
     let capture = capture.map_err(failed_capture(options))?;
-    let mut devices = devices(options, &region, &bells, &capture)?;
+    let mut devices = devices(options, &region, &bells, &capture, host.log())?;
 
     let (ours, theirs) = pair().map_err(Error::Link)?;
     let mut guest = Running(launch(theirs).map_err(Error::Launch)?);
@@ -161,6 +161,7 @@ fn devices(
     region: &Region,
     bells: &[Doorbells],
     capture: &Option<Capture>,
+    log: &Log,
 ) -> Result<Vec<TapDevice>, Error> {
     let agreement = options.agreement;
     let notifications: Vec<Notification> = bells
@@ -174,7 +175,7 @@ fn devices(
         })
         .collect();
     let pairs = Pairs::new(&notifications);
-    let networks = network(options)?.into_iter().zip(notifications);
+    let networks = network(options, log)?.into_iter().zip(notifications);
     let devices = networks.enumerate().map(|(n, (tap, notification))| {
         let settings = DeviceSettings {
             notification,
@@ -220,6 +221,9 @@ fn look_at(device: &mut TapDevice, options: &HostOptions) -> Result<HostReport, 
     let steered = device.frames();
     let dropped = steered.dropped();
     match steered.network().inner().error() {
+        Some(error) if error.kind() == io::ErrorKind::NotConnected => {
+            Err(Error::Gone(options.tap.clone()))
+        }
         Some(error) => Err(Error::Network(options.tap.clone(), error.kind().into())),
         None => Ok(HostReport::of(&counters, dropped)),
     }
@@ -236,13 +240,28 @@ fn addresses(place: &Place) -> String {
 }
 
 /// Opens the TAP device, with a queue for each pair.
-fn network(options: &HostOptions) -> Result<Vec<VnetTap>, Error> {
+/// One that is made has the guest's MTU; of one that is there, another MTU is logged.
+fn network(options: &HostOptions, log: &Log) -> Result<Vec<VnetTap>, Error> {
     let failed = |what: &str, error| Error::Network(format!("{what} of {}", options.tap), error);
     // The plain VM of today leaves merging to its device, and this one to the kernel.
     let receives_large = options.agreement.variant.merging == Merging::Device;
     let queues = usize::from(options.agreement.vcpus);
     let taps = VnetTap::open_queues(&options.tap, receives_large, queues).map_err(Error::Tap)?;
     let (place, interface) = (&options.place, taps[0].interface());
+    if taps[0].is_new() {
+        let set = interface.set_mtu(place.mtu);
+        set.map_err(|error| failed("the MTU", error))?;
+    } else {
+        let found = interface.mtu().map_err(|error| failed("the MTU", error))?;
+        if found != place.mtu {
+            log.write(
+                &Record::new(Level::Warn, "mtu")
+                    .with("device", options.tap.clone())
+                    .with("found", found as u64)
+                    .with("expected", place.mtu as u64),
+            );
+        }
+    }
     if let Some(address) = place.ip4.gateway {
         let set = interface.set_ip4(address, place.ip4.prefix_len);
         set.map_err(|error| failed("the address", error))?;
