@@ -81,6 +81,17 @@ pub enum Exits {
     Posted,
 }
 
+impl Exits {
+    /// Returns the name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Exits::Each => "each",
+            Exits::Rif => "rif",
+            Exits::Posted => "posted",
+        }
+    }
+}
+
 /// With RIF, the transmit completions for one interrupt.
 pub const RIF_COMPLETIONS: u16 = 16;
 

@@ -13,7 +13,7 @@ use tare_daemon::{Endpoints, Host, Level, Log, LogOptions, Record, Signals};
 use tare_port::VnetTap;
 use tare_sim::Instant;
 
-use super::link::{greet, pair, told, Doorbells};
+use super::link::{dismiss, greet, pair, told, Doorbells};
 use super::threads::run_all;
 use super::{
     Agreement, Error, GuestReport, HostReport, PairReport, Place, Report, KIND, POLL, PULSE,
@@ -52,15 +52,18 @@ pub fn socket_of(tap: &str) -> PathBuf {
 }
 
 /// Runs a host and its guest until a stop is requested or the guest ends. `launch` starts the
-/// guest's process with the socket as its standard input.
+/// guest's process with the socket as its standard input; `ready` is called once the guest serves:
+/// it has read all that it was given, and told its counters for the first time.
 ///
 /// # Errors
 /// It cannot be started, the network is gone, or the guest has ended.
 pub fn run_host(
     options: &HostOptions,
     launch: impl FnOnce(OwnedFd) -> io::Result<Child>,
+    ready: impl FnOnce(),
 ) -> Result<(), Error> {
     let agreement = options.agreement;
+    let mut ready = Some(ready);
     let region = Region::create(&agreement.layout(options.place.mtu)).map_err(Error::Region)?;
     let all = 0..agreement.vcpus;
     let bells = all.map(|_| Ok((Doorbell::new()?, Doorbell::new()?)));
@@ -86,13 +89,6 @@ pub fn run_host(
     ) {
         return Err(Error::Service(error));
     }
-    host.log().write(
-        &Record::new(Level::Info, "serving")
-            .with("guest", addresses(&options.place))
-            .with("device", options.tap.clone())
-            .with("variant", agreement.variant.name)
-            .with("vcpus", u64::from(agreement.vcpus)),
-    );
     let stop = AtomicBool::new(false);
     let reports: Vec<Mutex<HostReport>> = devices.iter().map(|_| Mutex::default()).collect();
     let mut told_by_guest = vec![None; devices.len()];
@@ -113,18 +109,26 @@ pub fn run_host(
             serve(&mut first, |device| {
                 *locked(&reports[0]) = look_at(device, options)?;
                 told(&ours, &mut told_by_guest);
+                if told_by_guest.iter().all(Option::is_some) {
+                    if let Some(ready) = ready.take() {
+                        ready();
+                        host.log().write(&serving(options));
+                    }
+                }
                 host.answer(|| {
                     let pairs = reports.iter().zip(&told_by_guest);
                     let pairs = pairs.map(|(report, told)| PairReport {
                         host: *locked(report),
                         guest: *told,
                     });
-                    Report::of_pairs(
-                        host.status(env!("CARGO_PKG_VERSION")),
-                        agreement.variant.name.into(),
-                        addresses(&options.place),
-                        pairs.collect(),
-                    )
+                    Report {
+                        process: host.status(env!("CARGO_PKG_VERSION")),
+                        variant: agreement.variant.name.into(),
+                        address: addresses(&options.place),
+                        exits: agreement.exits.name().into(),
+                        switch_cycles: agreement.switch_cycles,
+                        ..Report::of_pairs(pairs.collect())
+                    }
                 });
                 let flushed = capture.as_ref().map_or(Ok(()), Capture::flush);
                 flushed.map_err(failed_capture(options))?;
@@ -138,8 +142,8 @@ pub fn run_host(
     );
     // The guest goes while its devices are no longer served: it is told by the socket alone.
     host.end_service();
-    drop(ours);
-    guest.end();
+    dismiss(&ours);
+    guest.end(|| told(&ours, &mut told_by_guest));
     served?;
     let told = told_by_guest.iter().flatten();
     let sum = |count: fn(&GuestReport) -> u64| told.clone().map(count).sum::<u64>();
@@ -233,6 +237,15 @@ fn locked(report: &Mutex<HostReport>) -> MutexGuard<'_, HostReport> {
     report.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the event that the guest serves.
+fn serving(options: &HostOptions) -> Record {
+    Record::new(Level::Info, "serving")
+        .with("guest", addresses(&options.place))
+        .with("device", options.tap.clone())
+        .with("variant", options.agreement.variant.name)
+        .with("vcpus", u64::from(options.agreement.vcpus))
+}
+
 /// Returns the guest's addresses for people.
 fn addresses(place: &Place) -> String {
     let addresses = place.addresses().map(|address: IpAddr| address.to_string());
@@ -290,12 +303,14 @@ impl Running {
         }
     }
 
-    /// Waits until it has seen that the socket is closed.
-    fn end(&mut self) {
+    /// Waits until it has seen that it is to end; `listen` takes what it tells until then.
+    fn end(&mut self, mut listen: impl FnMut()) {
         let until = Instant::now() + FAREWELL;
         while self.ended().is_none() && Instant::now() < until {
+            listen();
             std::thread::sleep(Duration::from_millis(5));
         }
+        listen();
     }
 }
 

@@ -96,6 +96,8 @@ pub enum Error {
     Tap(tare_port::Error),
     /// The network behind the device.
     Network(String, io::Error),
+    /// The TAP device of this name was deleted.
+    Gone(String),
     /// The guest's process could not be started.
     Launch(io::Error),
     /// The guest's process ended; its standard error says why.

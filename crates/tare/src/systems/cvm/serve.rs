@@ -248,15 +248,24 @@ impl Args {
         }
     }
 
-    /// Returns what to say where guest and host have more threads than there are processors.
-    fn warning(&self, cpus: usize) -> Option<String> {
+    /// Returns what to say where guest and host have more threads than there are processors, and of
+    /// a variant that is not to be relied on.
+    fn warnings(&self, cpus: usize) -> Vec<String> {
+        let mut warnings = Vec::new();
         let vcpus = usize::from(self.vcpus);
-        (vcpus > 1 && 2 * vcpus > cpus).then(|| {
-            format!(
+        if vcpus > 1 && 2 * vcpus > cpus {
+            warnings.push(format!(
                 "warning: {vcpus} processors of the guest and as many threads of its host, on {cpus} \
                  processors: they take turns, and more of them make nothing faster"
-            )
-        })
+            ));
+        }
+        if self.variant == BIFROST_UNPROTECTED {
+            let name = self.variant.name;
+            warnings.push(format!(
+                "warning: {name} is for comparison only: its host can choose what data is delivered"
+            ));
+        }
+        warnings
     }
 
     /// Says how to reach the server at an address.

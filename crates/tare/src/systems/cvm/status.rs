@@ -45,6 +45,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the kind and the simulated cost of exits that the guest was started with.
+fn exits(report: &Report) -> String {
+    match report.switch_cycles {
+        0 => format!("{}, at no cost", report.exits),
+        cycles => format!("{}, {cycles} cycles each", report.exits),
+    }
+}
+
 fn text(report: &Report) -> String {
     let (process, host) = (&report.process, &report.host);
     let mut text = String::new();
@@ -86,8 +94,12 @@ fn text(report: &Report) -> String {
     );
     let _ = writeln!(
         text,
-        "exits        {} kicks, {} interrupts; {} faults of the host",
-        guest.kicks, guest.interrupts, guest.faults
+        "exits        {} kicks, {} interrupts, {} waits ({}); {} faults of the host",
+        guest.kicks,
+        guest.interrupts,
+        guest.halts,
+        exits(report),
+        guest.faults
     );
     let _ = writeln!(
         text,
