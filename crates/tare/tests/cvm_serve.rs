@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -66,7 +66,7 @@ fn is_testable(programs: &[&str]) -> bool {
     false
 }
 
-/// Runs a script in namespaces of its own, with what `unshare` is told, and returns what it printed.
+/// Runs a script in the namespaces that `unshare` is told, of its own, and returns what it printed.
 fn run(folder: &Path, namespaces: &str, script: &str) -> String {
     let output = Command::new("unshare")
         .args([namespaces, "sh", "-c", &format!("{PRELUDE}{script}")])
@@ -229,7 +229,8 @@ find_all() {{
     kill -0 $trial || {{ cat host.log; exit 92; }}
     below=$(children $trial)
     for child in $below; do below="$below $(children $child)"; done
-    [ $(echo $below | wc -w) -ge {count} ] && [ "$(cat /proc/$(children $trial | cut -d' ' -f2)/comm)" = wrk ]
+    load=$(children $trial | cut -d' ' -f2)
+    [ $(echo $below | wc -w) -ge {count} ] && [ "$(cat /proc/$load/comm)" = wrk ]
 }}
 soon find_all
 kill -KILL $trial
