@@ -272,6 +272,7 @@ fn answer_to(bytes: &[u8], is_open: bool) -> (Vec<u8>, bool) {
     }
     assert_eq!(server.endpoint.session.is_open(), is_open);
     let len = bytes.len();
+    client.stack.set_no_delay(now, id, true);
     let sent = client.stack.send(now, id, bytes.to_vec(), 0..len);
     assert!(sent.is_ok());
     client.transmit(now);

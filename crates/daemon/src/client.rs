@@ -30,8 +30,8 @@ pub struct Words {
     pub key: &'static str,
 }
 
-/// Returns the status socket of the only daemon `kind` of this machine. A socket that nobody
-/// listens at, as a daemon leaves it that was killed, does not count.
+/// Returns the status socket of the only daemon `kind` of this machine. A socket without
+/// a listener, as a daemon leaves it that was killed, does not count.
 ///
 /// # Errors
 /// There is none, or several.
@@ -70,8 +70,8 @@ fn only_socket_in(directory: &Path, kind: &str, words: Words) -> Result<PathBuf,
     }
 }
 
-/// True unless it is known that nobody listens at a socket: one that may not be connected to is
-/// told of when it is asked.
+/// Returns true unless a socket is known to have no listener: an error of access is told when it is
+/// asked.
 fn has_listener(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,

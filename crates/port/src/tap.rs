@@ -250,13 +250,13 @@ fn check_name(name: &str) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// True for what the kernel takes in a name that it is to use as it is.
+/// Returns true for a character that the kernel takes in a name which it is to use as it is.
 fn is_of_name(c: char) -> bool {
     !c.is_whitespace() && !c.is_control() && !matches!(c, '/' | ':' | '%')
 }
 
-/// What an error means of the device of this name that was opened with these flags of `TUNSETIFF`;
-/// `None` if the error says it itself.
+/// Returns the meaning of an error of the device of this name that was opened with these flags of
+/// `TUNSETIFF`; `None` if the error says it itself.
 fn reason(name: &str, flags: libc::c_int, error: &io::Error) -> Option<String> {
     let code = error.raw_os_error()?;
     if code == libc::EBUSY {

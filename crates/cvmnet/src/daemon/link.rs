@@ -117,7 +117,7 @@ pub(super) fn tell_last(socket: impl AsFd, pair: usize, counters: GuestReport) {
 /// Returns true if the host sends nothing more, as it wants its guest to end, or has ended itself.
 pub(super) fn is_over(socket: impl AsFd) -> bool {
     match recv(socket, &mut [0; 1][..], RecvFlags::DONTWAIT) {
-        // The host says nothing after its greeting.
+        // The host sends no more than its greeting.
         Ok((0, _)) => true,
         Ok(_) | Err(Errno::AGAIN | Errno::INTR) => false,
         Err(_) => true,
