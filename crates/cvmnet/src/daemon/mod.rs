@@ -5,8 +5,8 @@
 //! and one of the host. They share with those of other pairs no more than they must: the host its
 //! rule which pair a frame is for, the guest what is served. The layout of the region follows from
 //! the variant, the number of pairs and the MTU, which the guest has from its own command line.
-//! Over the socket the guest tells its counters; when either end closes, the other process ends. The
-//! host closes its direction first, and reads the guest's last counters by the other.
+//! Over the socket the guest tells its counters; when either end closes, the other process ends.
+//! The host closes its direction first, and reads the guest's last counters by the other.
 
 mod guest;
 mod host;

@@ -304,8 +304,8 @@ fn guest(
     Ok(Running::Guest(host, socket))
 }
 
-/// Starts nginx, which ends with this thread, in a network namespace of its own, behind a cable whose ends have no offloads: it
-/// receives frames of the MTU, as the guests do.
+/// Starts nginx, which ends with this thread, in a network namespace of its own, behind a cable
+/// whose ends have no offloads: it receives frames of the MTU, as the guests do.
 fn nginx(folder: &Path, cpu: usize, other_cpu: usize) -> anyhow::Result<Running> {
     let path = folder.to_str().context("a path of no text")?;
     let (certificate, key) = self_signed_pem(&[SERVER.to_string()]).map_err(|e| anyhow!("{e}"))?;
