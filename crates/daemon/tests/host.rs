@@ -115,7 +115,7 @@ fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
     let directory = tempfile::tempdir().unwrap();
     let (config, socket) = (
         directory.path().join("a.conf"),
-        directory.path().join("sub/a.sock"),
+        directory.path().join("a.sock"),
     );
     std::fs::write(&config, "").unwrap();
     let metrics = free_address();
