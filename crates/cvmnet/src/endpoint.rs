@@ -163,7 +163,12 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             // Reading stops there, and no event of TCP's tells that it can go on.
             let was_full = !self.output.has_room();
             match self.write(turn) {
-                Written::All if self.is_over() => return Next::Over,
+                Written::All if self.is_over() => {
+                    if self.is_failed {
+                        self.discard(turn);
+                    }
+                    return Next::Over;
+                }
                 // There may be room for answers again.
                 Written::All if (has_read || was_full) && !self.is_ended => {}
                 Written::All | Written::Full => return Next::Waiting,
@@ -226,6 +231,13 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         self.application.end(turn.time, &mut self.output);
     }
 
+    /// Drops what has arrived: a connection with bytes that were not read is reset, and the alert
+    /// that tells why might not arrive (RFC 9293, 3.10.4).
+    fn discard<P, T>(&mut self, turn: &mut Turn<'_, B, P, T>) {
+        let len = turn.stack.readable_len(turn.id);
+        turn.stack.consume(turn.time.now, turn.id, len);
+    }
+
     /// Opens the next record; false if it is not there.
     fn read_record<P: Probe, T>(
         &mut self,
@@ -240,7 +252,13 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
                 }
                 // From here on only the copy counts.
                 turn.stack.consume(turn.time.now, turn.id, bytes.len());
-                *self.header.insert(Header::parse(bytes)?)
+                let header = Header::parse(bytes).inspect_err(|error| {
+                    if let tls::Error::Peer(alert) = error {
+                        let _closed = turn.closed_window();
+                        self.session.refuse(*alert);
+                    }
+                })?;
+                *self.header.insert(header)
             }
         };
         let body = header.body_len();

@@ -94,6 +94,16 @@ impl Side {
         assert_eq!(next, Next::Waiting);
     }
 
+    /// Lets a connection work that is over then, as the loop of a guest does.
+    fn act_at_last(&mut self, now: Instant) {
+        let id = self.id.expect("a connection");
+        while self.stack.event().is_some() {}
+        let next = self.with(now, id, |endpoint, turn| endpoint.serve(turn));
+        assert_eq!(next, Next::Over);
+        self.stack.close(now, id);
+        self.transmit(now);
+    }
+
     fn with<R>(
         &mut self,
         now: Instant,
@@ -239,4 +249,57 @@ fn records_sealed_ahead_are_bounded_opened_in_their_order_and_followed_by_live_o
     assert_eq!(server.counters.tls_failures, 0);
     // Nothing is left.
     assert_eq!(seal(&mut client, now, usize::MAX), 0);
+}
+
+/// Sends bytes that are no record, and more than the server reads of them, to a server that is in a
+/// handshake or behind it. Returns what arrives in answer, and whether the connection was reset.
+fn answer_to(bytes: &[u8], is_open: bool) -> (Vec<u8>, bool) {
+    let (mut client, mut server) = sides(0);
+    let mut now = Instant::ZERO + Duration::from_secs(1);
+    let to = SocketAddr::from((Ipv4Addr::new(10, 9, 0, 2), PORT));
+    let id = client.stack.connect(now, to).unwrap();
+    client.id = is_open.then_some(id);
+    for _ in 0..20 {
+        now += Duration::from_millis(1);
+        if is_open {
+            client.serve(now);
+        } else {
+            client.transmit(now);
+        }
+        server.receive(now, &mut client.line);
+        server.serve(now);
+        client.receive(now, &mut server.line);
+    }
+    assert_eq!(server.endpoint.session.is_open(), is_open);
+    let len = bytes.len();
+    client.stack.set_no_delay(now, id, true);
+    let sent = client.stack.send(now, id, bytes.to_vec(), 0..len);
+    assert!(sent.is_ok());
+    client.transmit(now);
+    server.receive(now, &mut client.line);
+    server.act_at_last(now);
+    assert_eq!(server.counters.tls_failures, 1);
+    client.receive(now, &mut server.line);
+    let mut answer = vec![0; client.stack.readable_len(id)];
+    assert!(copy(client.stack.readable(id), &mut answer));
+    (answer, client.stack.failure(id).is_some())
+}
+
+#[test]
+fn what_is_no_record_is_answered_with_the_alert_that_tells_why() {
+    let mut long = vec![0; 40];
+    long[..5].copy_from_slice(&[22, 3, 1, 0xff, 0xff]);
+    let text = b"GET / HTTP/1.1\r\nHost: guest\r\n\r\n";
+    for (bytes, alert) in [
+        (&text[..], tls::Alert::UNEXPECTED_MESSAGE),
+        (&long, tls::Alert::RECORD_OVERFLOW),
+    ] {
+        let (answer, is_reset) = answer_to(bytes, false);
+        assert_eq!(answer, [21, 3, 3, 0, 2, 2, alert.0], "{alert}");
+        assert!(!is_reset, "{alert}");
+        // Sealed: two bytes, the type, and the tag.
+        let (answer, is_reset) = answer_to(bytes, true);
+        assert_eq!(answer.len(), Header::LEN + 2 + 1 + 16, "{alert}");
+        assert!(!is_reset, "{alert}");
+    }
 }

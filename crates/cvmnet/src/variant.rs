@@ -81,6 +81,17 @@ pub enum Exits {
     Posted,
 }
 
+impl Exits {
+    /// Returns the name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Exits::Each => "each",
+            Exits::Rif => "rif",
+            Exits::Posted => "posted",
+        }
+    }
+}
+
 /// With RIF, the transmit completions for one interrupt.
 pub const RIF_COMPLETIONS: u16 = 16;
 
@@ -201,11 +212,18 @@ impl Variant {
         }
     }
 
-    /// Returns the region of shared memory for this number of queue pairs.
+    /// Returns the region of shared memory for this number of queue pairs, and an MTU of 1500.
+    pub fn config(&self, pairs: u16) -> Config {
+        self.config_of_mtu(pairs, MTU)
+    }
+
+    /// Returns the region of shared memory for this number of queue pairs and an MTU, the bytes of
+    /// the longest IP packet.
     ///
     /// Large frames have buffers of 64 KiB and few of them, so that what is in use stays in the
-    /// second-level cache.
-    pub fn config(&self, pairs: u16) -> Config {
+    /// second-level cache. Others have buffers for a frame of the MTU, and as many as fit into what
+    /// those of the usual MTU take; at least twice as many as are on the ring.
+    pub fn config_of_mtu(&self, pairs: u16, mtu: usize) -> Config {
         let mut config = Config {
             pairs,
             headers: self.headers,
@@ -216,6 +234,14 @@ impl Variant {
             config.receive_bytes = LARGE_FRAME;
             config.receive_posted = 64;
             config.receive_buffers = 256;
+        } else {
+            let usual = config.receive_bytes;
+            let longest = (FRAME_HEADERS as usize).saturating_add(mtu);
+            let longest = u32::try_from(longest).unwrap_or(LARGE_FRAME);
+            config.receive_bytes = longest.clamp(usual, LARGE_FRAME);
+            let all = usual * config.receive_buffers;
+            let least = 2 * u32::from(config.receive_posted);
+            config.receive_buffers = (all / config.receive_bytes).max(least);
         }
         match self.buffers {
             Buffers::Shared => config.bounce_slots = BOUNCE_SLOTS_MIN,
@@ -228,9 +254,14 @@ impl Variant {
     }
 }
 
-/// Bytes of a buffer for a frame of 64 KiB: the header of the device, an Ethernet header and the
-/// longest IP packet.
-pub const LARGE_FRAME: u32 = 12 + 14 + 65_535;
+/// Bytes before the IP packet in a buffer: the header of the device and an Ethernet header.
+const FRAME_HEADERS: u32 = 12 + 14;
+
+/// Bytes of a buffer for a frame of 64 KiB: those headers and the longest IP packet.
+pub const LARGE_FRAME: u32 = FRAME_HEADERS + 65_535;
+
+/// The usual MTU: bytes of the longest IP packet.
+const MTU: usize = 1500;
 
 /// Slots of the bounce buffer of a queue pair: 16 MiB in each direction at most. Linux takes 64 MiB
 /// for a machine.
@@ -319,6 +350,7 @@ const fn row(name: &'static str, variant: Variant, exits: Exits) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::region::Layout;
     use std::collections::HashSet;
 
     #[test]
@@ -342,6 +374,28 @@ mod tests {
         for variant in Variant::ALL {
             let bounced = variant.buffers == Buffers::Bounced;
             assert_eq!(variant.config(1).bounced, bounced, "{}", variant.name);
+        }
+    }
+
+    #[test]
+    fn a_buffer_has_room_for_a_frame_of_the_mtu_and_the_region_for_all_buffers() {
+        let before = Config::default();
+        for variant in Variant::ALL {
+            for mtu in [1280, 1500, 2022, 2023, 9000, 65_535, usize::MAX] {
+                let config = variant.config_of_mtu(64, mtu);
+                assert!(Layout::new(&config).is_ok(), "{} {mtu}", variant.name);
+                let frame = FRAME_HEADERS as usize + mtu.min(65_535);
+                assert!(config.receive_bytes as usize >= frame, "{mtu}");
+                let posted = u32::from(config.receive_posted);
+                assert!(config.receive_buffers >= 2 * posted, "{mtu}");
+            }
+            // What the usual MTU had before it could be chosen.
+            let usual = variant.config(1);
+            assert_eq!(usual, variant.config_of_mtu(1, 1500));
+            if !variant.has_large_frames() {
+                let sizes = (usual.receive_bytes, usual.receive_buffers);
+                assert_eq!(sizes, (before.receive_bytes, before.receive_buffers));
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The folder of the sockets that no configuration names.
-const DIRECTORY: &str = "/run/tare";
+pub(crate) const DIRECTORY: &str = "/run/tare";
 
 /// The longest answer that is read: 10,000 routes of a gateway take about 10 MB.
 const ANSWER_MAX: u64 = 1 << 30;
@@ -20,31 +20,65 @@ pub fn default_socket(kind: &str, config: &Path) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{kind}-{stem}.sock"))
 }
 
-/// Returns the status socket of the only daemon `kind` of this machine.
+/// The words of errors about a kind of daemons.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    /// One of them, such as `gateway`; it is followed by an `s` for several.
+    pub one: &'static str,
+    /// The thing that tells one from another, and gives its socket the name, such as
+    /// `configuration`.
+    pub key: &'static str,
+}
+
+/// Returns the status socket of the only daemon `kind` of this machine. A socket without a listener,
+/// as a daemon leaves it that was killed, does not count.
 ///
 /// # Errors
 /// There is none, or several.
-pub fn only_socket(kind: &str) -> Result<PathBuf, String> {
-    only_socket_in(Path::new(DIRECTORY), kind)
+pub fn only_socket(kind: &str, words: Words) -> Result<PathBuf, String> {
+    only_socket_in(Path::new(DIRECTORY), kind, words)
 }
 
-fn only_socket_in(directory: &Path, kind: &str) -> Result<PathBuf, String> {
+fn only_socket_in(directory: &Path, kind: &str, words: Words) -> Result<PathBuf, String> {
+    let Words { one, key } = words;
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let prefix = format!("{kind}-");
     let is_one = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(&prefix) && name.ends_with(".sock")
+        name.starts_with(&prefix) && name.ends_with(".sock") && has_listener(path)
     };
-    let mut sockets = entries.map(|entry| entry.path()).filter(is_one);
-    match (sockets.next(), sockets.next()) {
-        (Some(socket), None) => Ok(socket),
-        (Some(_), Some(_)) => Err(format!(
-            "several {kind}s run here; name the configuration of one"
-        )),
-        (None, _) => Err(format!(
-            "no {kind} has a socket below {}; name its socket or configuration",
+    let mut sockets: Vec<PathBuf> = entries.map(|e| e.path()).filter(is_one).collect();
+    sockets.sort();
+    match sockets.pop() {
+        Some(socket) if sockets.is_empty() => Ok(socket),
+        Some(last) => {
+            sockets.push(last);
+            let names = sockets.iter().map(|socket| {
+                let stem = socket.file_stem().unwrap_or_default().to_string_lossy();
+                stem.strip_prefix(&prefix).unwrap_or(&stem).to_owned()
+            });
+            let names: Vec<String> = names.collect();
+            let names = names.join(", ");
+            Err(format!(
+                "several {one}s run here: {names}; name the {key} of one"
+            ))
+        }
+        None => Err(format!(
+            "no {one} answers at a socket below {}; name its socket or {key}",
             directory.display()
         )),
+    }
+}
+
+/// Returns true unless a socket is known to have no listener: an error of access is told when it is
+/// asked.
+fn has_listener(socket: &Path) -> bool {
+    match UnixStream::connect(socket) {
+        Ok(_) => true,
+        Err(error) => !matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+        ),
     }
 }
 
@@ -66,20 +100,29 @@ pub fn ask(socket: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn the_only_socket_is_found_and_no_other_kind_is_taken_for_it() {
         let directory = tempfile::tempdir().unwrap();
-        let find = || only_socket_in(directory.path(), "gateway");
-        let add = |name: &str| std::fs::write(directory.path().join(name), "").unwrap();
-        assert!(find().unwrap_err().contains("no gateway"));
-        add("memory-a.sock");
-        add("gateway-a.conf");
-        assert!(find().unwrap_err().contains("no gateway"));
-        add("gateway-a.sock");
+        let words = Words {
+            one: "relay",
+            key: "file",
+        };
+        let find = || only_socket_in(directory.path(), "gateway", words);
+        let add = |name: &str| UnixListener::bind(directory.path().join(name)).unwrap();
+        assert!(find().unwrap_err().contains("no relay"));
+        let _others = [add("memory-a.sock"), add("gateway-a.conf")];
+        // One that was killed.
+        drop(add("gateway-0.sock"));
+        assert!(find().unwrap_err().contains("no relay"));
+        let _first = add("gateway-a.sock");
         assert_eq!(find().unwrap(), directory.path().join("gateway-a.sock"));
-        add("gateway-b.sock");
-        assert!(find().unwrap_err().contains("several gateways"));
+        let _second = add("gateway-b.c.sock");
+        assert_eq!(
+            find().unwrap_err(),
+            "several relays run here: a, b.c; name the file of one"
+        );
     }
 
     #[test]

@@ -20,6 +20,8 @@ use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 
 use serde::Serialize;
 
+use crate::client::DIRECTORY;
+
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 4096;
 /// The timeout of a request, and of its answer.
@@ -137,13 +139,22 @@ enum Listener {
 }
 
 /// Binds a socket with access for its owner alone. A socket that a process left behind when it was
-/// killed is removed.
+/// killed is removed. The folder of [`default_socket`](crate::default_socket) is made if it is
+/// missing, and no other.
 ///
 /// # Errors
-/// Another process answers there, or the system refuses.
+/// There is no such folder, another process answers there, or the system refuses.
 pub fn bind_socket(path: &Path) -> io::Result<UnixListener> {
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        if folder == Path::new(DIRECTORY) {
+            std::fs::create_dir_all(folder)?;
+        } else if !folder.exists() {
+            let error = format!("there is no folder {}", folder.display());
+            return Err(io::Error::new(io::ErrorKind::NotFound, error));
+        }
     }
     let is_socket = path
         .symlink_metadata()

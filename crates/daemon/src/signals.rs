@@ -3,9 +3,14 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
-use signal_hook::flag;
+use signal_hook::{flag, iterator, low_level};
+
+/// The time after a request to stop in which another one is the same: `timeout` and terminals
+/// signal a process and then its group.
+const SAME: Duration = Duration::from_millis(500);
 
 /// The requests to stop and to reload, by signals or by the program itself.
 #[derive(Clone, Debug, Default)]
@@ -16,19 +21,31 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Handles SIGINT and SIGTERM (stop) and SIGHUP (reload). A second SIGINT or SIGTERM ends the
-    /// process at once, should the first have no effect.
+    /// Handles SIGINT and SIGTERM (stop) and SIGHUP (reload). A second SIGINT or SIGTERM, half a
+    /// second after the first or later, ends the process at once, should the first have no effect.
     ///
     /// # Errors
-    /// A handler cannot be installed.
+    /// A handler cannot be installed, or there is no thread for it.
     pub fn install() -> io::Result<Signals> {
         let signals = Signals::default();
+        let mut stops = iterator::Signals::new([SIGINT, SIGTERM])?;
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the first one acts if the flag is set already.
-            flag::register_conditional_default(signal, Arc::clone(&signals.stop))?;
             flag::register(signal, Arc::clone(&signals.stop))?;
         }
         flag::register(SIGHUP, Arc::clone(&signals.reload))?;
+        // The handlers only set flags, and have no clock.
+        let watch = move || {
+            let mut first = None;
+            for signal in stops.forever() {
+                let now = Instant::now();
+                if now.duration_since(*first.get_or_insert(now)) >= SAME {
+                    let _ = low_level::emulate_default_handler(signal);
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("tare-signals".into())
+            .spawn(watch)?;
         Ok(signals)
     }
 

@@ -115,7 +115,7 @@ fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
     let directory = tempfile::tempdir().unwrap();
     let (config, socket) = (
         directory.path().join("a.conf"),
-        directory.path().join("sub/a.sock"),
+        directory.path().join("a.sock"),
     );
     std::fs::write(&config, "").unwrap();
     let metrics = free_address();
@@ -365,6 +365,25 @@ fn an_address_that_is_taken_is_an_error_and_a_dead_socket_is_not() {
     });
     assert_eq!(errors.len(), 1);
     assert_eq!(std::fs::read_to_string(&config).unwrap(), "kept");
+}
+
+#[test]
+fn a_socket_in_a_folder_that_is_missing_is_an_error_and_makes_no_folder() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().join("missing");
+    let log = LogOptions {
+        json: true,
+        level: Level::Error,
+    };
+    let mut host = Host::<Status>::without_config(log, Signals::default(), || {});
+    let errors = host.serve_at(Endpoints {
+        metrics: None,
+        socket: Some(folder.join("a.sock")),
+    });
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let missing = format!("there is no folder {}", folder.display());
+    assert!(errors[0].contains(&missing), "{errors:?}");
+    assert!(!folder.exists());
 }
 
 #[test]

@@ -118,6 +118,17 @@ impl Interface {
         Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
     }
 
+    /// Sets [`Interface::mtu`], in bytes. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// Without the right to, for a number that its driver does not allow, and where the interface
+    /// is gone.
+    pub fn set_mtu(&self, mtu: usize) -> io::Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru.ifru_mtu = libc::c_int::try_from(mtu).unwrap_or(libc::c_int::MAX);
+        control(libc::SIOCSIFMTU as _, &mut request)
+    }
+
     /// True if it is up and its cable is plugged in.
     ///
     /// # Errors
@@ -206,8 +217,14 @@ impl Interface {
     pub fn driver(&self) -> Option<String> {
         let mut driver = Driver::default();
         self.ethtool(&mut driver).ok()?;
-        let name = driver.name.split(|&byte| byte == 0).next()?;
-        Some(String::from_utf8_lossy(name).into_owned()).filter(|name| !name.is_empty())
+        text(&driver.name)
+    }
+
+    /// The name of the bus that its driver says it is on: `tap` or `tun` for a TAP or TUN device.
+    pub(crate) fn bus(&self) -> Option<String> {
+        let mut driver = Driver::default();
+        self.ethtool(&mut driver).ok()?;
+        text(&driver.bus)
     }
 
     /// The offloads in use that make it hand over frames longer than the wire's, or
@@ -408,6 +425,12 @@ pub(crate) fn promiscuous(interface: &Interface) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// A text of the kernel's up to its first zero byte, unless it is empty.
+fn text(bytes: &[u8]) -> Option<String> {
+    let text = bytes.split(|&byte| byte == 0).next()?;
+    Some(String::from_utf8_lossy(text).into_owned()).filter(|text| !text.is_empty())
+}
+
 fn control(what: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
     let socket: OwnedFd = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     // SAFETY: all requests made here read and write an `ifreq`, and where it points to further
@@ -451,7 +474,10 @@ unsafe impl Ethtool for Channels {}
 struct Driver {
     command: u32,
     name: [u8; 32],
-    rest: [u8; 160],
+    /// Versions of driver and firmware.
+    versions: [u8; 64],
+    bus: [u8; 32],
+    rest: [u8; 64],
 }
 
 impl Default for Driver {
@@ -459,7 +485,9 @@ impl Default for Driver {
         Driver {
             command: ETHTOOL_GDRVINFO,
             name: [0; 32],
-            rest: [0; 160],
+            versions: [0; 64],
+            bus: [0; 32],
+            rest: [0; 64],
         }
     }
 }

@@ -1,7 +1,6 @@
 //! TAP devices, as ports and as the network of a virtual machine: what the kernel sends on the
 //! interface is received here, and what is sent here the kernel receives.
 
-use std::ffi::CString;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -34,7 +33,7 @@ impl TapPort {
     /// Without CAP_NET_ADMIN, where something else has the name, or where the kernel has no TAP
     /// devices.
     pub fn open(name: &str, pool: &Pool) -> Result<TapPort, Error> {
-        let (device, interface) = open(name, 0)?;
+        let (device, interface, _) = open(name, 0)?;
         let mut port = TapPort {
             device,
             interface,
@@ -71,6 +70,7 @@ pub const VNET_HEADER: usize = 10;
 pub struct VnetTap {
     device: File,
     interface: Interface,
+    is_new: bool,
     dropped: u64,
 }
 
@@ -106,7 +106,7 @@ impl VnetTap {
     }
 
     fn queue(name: &str, receives_large: bool, flags: libc::c_int) -> Result<VnetTap, Error> {
-        let (device, interface) = open(name, libc::IFF_VNET_HDR | flags)?;
+        let (device, interface, is_new) = open(name, libc::IFF_VNET_HDR | flags)?;
         let offloads = match receives_large {
             true => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
             false => 0,
@@ -124,6 +124,7 @@ impl VnetTap {
         Ok(VnetTap {
             device,
             interface,
+            is_new,
             dropped: 0,
         })
     }
@@ -131,6 +132,11 @@ impl VnetTap {
     /// The kernel's side.
     pub fn interface(&self) -> &Interface {
         &self.interface
+    }
+
+    /// True if the device was made with this queue, and not there before.
+    pub fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// The number of frames that were dropped: those that the kernel did not take and those that
@@ -205,17 +211,17 @@ impl fmt::Debug for VnetTap {
 }
 
 /// Makes or opens the TAP device of this name, with further flags of `TUNSETIFF`, and takes it up.
-fn open(name: &str, flags: libc::c_int) -> Result<(File, Interface), Error> {
+/// The last part of the result is true if it was made.
+fn open(name: &str, flags: libc::c_int) -> Result<(File, Interface, bool), Error> {
     let failed = |error: io::Error| {
-        // What the kernel says of a device that was made with one queue.
-        let hint = match error.raw_os_error() {
-            Some(libc::EINVAL) if flags & libc::IFF_MULTI_QUEUE != 0 => {
-                " with several queues (one that is there must have been made with \"multi_queue\")"
-            }
-            _ => "",
+        let error = match reason(name, flags, &error) {
+            Some(reason) => io::Error::new(error.kind(), reason),
+            None => error,
         };
-        Error::os(format!("opening the TAP device \"{name}\"{hint}"), error)
+        Error::os(format!("opening the TAP device \"{name}\""), error)
     };
+    check_name(name).map_err(failed)?;
+    let was_there = Interface::by_name(name).is_ok();
     let device = OpenOptions::new()
         .read(true)
         .write(true)
@@ -225,7 +231,52 @@ fn open(name: &str, flags: libc::c_int) -> Result<(File, Interface), Error> {
     attach(&device, name, flags).map_err(failed)?;
     let interface = Interface::by_name(name)?;
     interface.set_up(true).map_err(failed)?;
-    Ok((device, interface))
+    Ok((device, interface, !was_there))
+}
+
+/// Checks the name of a device before the kernel does, which only says that something is invalid.
+fn check_name(name: &str) -> io::Result<()> {
+    let most = libc::IFNAMSIZ - 1;
+    let found = match name.len() {
+        0 => "found an empty name".to_owned(),
+        len if len > most => format!("found a name of {len} bytes"),
+        _ => match name.chars().find(|c| !is_of_name(*c)) {
+            Some(found) => format!("found {found:?} in the name"),
+            None if name == "." || name == ".." => format!("found \"{name}\""),
+            None => return Ok(()),
+        },
+    };
+    let error = format!("{found}, expected 1 to {most} bytes without spaces and any of /:%");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// Returns true for a character that the kernel takes in a name which it is to use as it is.
+fn is_of_name(c: char) -> bool {
+    !c.is_whitespace() && !c.is_control() && !matches!(c, '/' | ':' | '%')
+}
+
+/// Returns the meaning of an error of the device of this name that was opened with these flags of
+/// `TUNSETIFF`; `None` if the error says it itself.
+fn reason(name: &str, flags: libc::c_int, error: &io::Error) -> Option<String> {
+    let code = error.raw_os_error()?;
+    if code == libc::EBUSY {
+        return Some("it is in use by another process, or with other queues".to_owned());
+    }
+    let interface = Interface::by_name(name)
+        .ok()
+        .filter(|_| code == libc::EINVAL)?;
+    let (driver, bus) = (interface.driver(), interface.bus());
+    let found = match (driver.as_deref(), bus.as_deref()) {
+        (Some("tun"), Some("tap")) if flags & libc::IFF_MULTI_QUEUE != 0 => {
+            "found one with a single queue, expected one that was made with \"multi_queue\""
+        }
+        (Some("tun"), Some("tap")) => {
+            "found one that was made with \"multi_queue\", expected one with a single queue"
+        }
+        (Some("tun"), _) => "found a TUN device, expected a TAP device",
+        _ => "found another interface of this name, expected a TAP device or none",
+    };
+    Some(found.to_owned())
 }
 
 /// The transmit drops of an interface in `/proc/net/dev`: name, eight numbers of receiving, and of
@@ -239,15 +290,11 @@ fn dropped_in(table: &str, name: &str) -> Option<u64> {
 }
 
 fn attach(device: &File, name: &str, flags: libc::c_int) -> io::Result<()> {
-    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
-    let text = CString::new(name).map_err(|_| invalid())?;
-    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('%') {
-        return Err(invalid());
-    }
     // SAFETY: plain numbers and pointers, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(text.as_bytes()) {
-        *to = *from as libc::c_char;
+    // The name was checked to leave room for the zero behind it.
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | flags) as i16;
     // SAFETY: this request reads and writes an `ifreq`.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, Context as _};
 use clap::ValueEnum;
 use serde::de::DeserializeOwned;
-use tare_daemon::{Checked, Endpoints, Level, LogOptions};
+use tare_daemon::{Checked, Endpoints, Level, LogOptions, Words};
 
 use crate::terminal;
 
@@ -58,21 +58,22 @@ impl DaemonArgs {
     }
 }
 
-/// Asks the daemon of a kind at a socket, or the only one of this machine, for its status. With
-/// `is_json` the answer is printed as it is, and `None` returned.
+/// Asks the daemon of a kind at a socket, or the only one of this machine, for its status. `words`
+/// are those of errors. With `is_json` the answer is printed as it is, and `None` returned.
 ///
 /// # Errors
 /// It does not answer, or with something else.
 pub(crate) fn status<R: DeserializeOwned>(
     kind: &str,
-    name: &str,
+    words: Words,
     socket: Option<PathBuf>,
     is_json: bool,
 ) -> anyhow::Result<Option<R>> {
     let socket = match socket {
         Some(socket) => socket,
-        None => tare_daemon::only_socket(kind).map_err(|error| anyhow!(error))?,
+        None => tare_daemon::only_socket(kind, words).map_err(|error| anyhow!(error))?,
     };
+    let name = words.one;
     let answer = tare_daemon::ask(&socket)
         .with_context(|| format!("no {name} answers at {} (is it running?)", socket.display()))?;
     if is_json {

@@ -10,7 +10,7 @@ use rustix::time::{clock_gettime, ClockId};
 use tare_memory::Means;
 use tare_sim::Instant;
 
-use super::link::{greeted, tell, Doorbells};
+use super::link::{greeted, is_over, tell, tell_last, Doorbells};
 use super::threads::run_all;
 use super::{Agreement, Error, GuestReport, Place, GUEST_MAC, POLL, PULSE};
 use crate::breakdown::Off;
@@ -46,7 +46,8 @@ pub struct GuestOptions<'a> {
     pub services: &'a Services<'a>,
 }
 
-/// Runs a guest on the descriptors that come over the socket, until the host closes it.
+/// Runs a guest on the descriptors that come over the socket, until the host closes it or its own
+/// direction of it. The counters are told at times, and when the guest ends.
 ///
 /// # Errors
 /// It cannot be started.
@@ -82,17 +83,27 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: &GuestOptions<'_>) -> Result<(
             let mut guest = guest(pair, memory, bells, (server, secret), options)?;
             serve(&mut guest, |report| {
                 *locked(&reports[pair]) = report;
-                let mut all = reports.iter().enumerate();
                 // The first thread speaks for all.
-                let is_host_there =
-                    pair != 0 || all.all(|(pair, report)| tell(socket, pair, *locked(report)));
-                is_host_there && !stop.load(Ordering::Relaxed)
+                if pair == 0 {
+                    if is_over(socket) {
+                        return false;
+                    }
+                    for (pair, report) in reports.iter().enumerate() {
+                        tell(socket, pair, *locked(report));
+                    }
+                }
+                !stop.load(Ordering::Relaxed)
             });
             Ok(())
         });
     }
     let first = works.remove(0);
-    run_all(&stop, first, works)
+    let done = run_all(&stop, first, works);
+    // Once more, now that nothing is added: the host may still read it.
+    for (pair, report) in reports.iter().enumerate() {
+        tell_last(socket, pair, *locked(report));
+    }
+    done
 }
 
 fn locked(report: &Mutex<GuestReport>) -> MutexGuard<'_, GuestReport> {
@@ -108,7 +119,8 @@ fn guest(
     options: &GuestOptions<'_>,
 ) -> Result<Guest, Error> {
     let agreement = options.agreement;
-    let mut region = Region::open(memory, &agreement.layout()).map_err(Error::Region)?;
+    let mut region =
+        Region::open(memory, &agreement.layout(options.place.mtu)).map_err(Error::Region)?;
     let settings = Settings {
         exits: agreement.exits,
         switch_cycles: agreement.switch_cycles,
@@ -200,6 +212,7 @@ fn report(guest: &Guest, polling: Duration) -> GuestReport {
         bounced: driver.bounced,
         kicks: exits.kicks,
         interrupts: exits.interrupts,
+        halts: exits.halts,
         faults: driver.faults,
         cpu_ns: cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64,
         polling_ns: polling.as_nanos() as u64,

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tare_daemon::{Endpoints, Host, Level, LogOptions, Record, Signals};
+use tare_daemon::{Endpoints, Host, Level, Log, LogOptions, Record, Signals};
 use tare_port::VnetTap;
 use tare_sim::Instant;
 
-use super::link::{greet, pair, told, Doorbells};
+use super::link::{dismiss, greet, pair, told, Doorbells};
 use super::threads::run_all;
 use super::{
     Agreement, Error, GuestReport, HostReport, PairReport, Place, Report, KIND, POLL, PULSE,
@@ -52,16 +52,19 @@ pub fn socket_of(tap: &str) -> PathBuf {
 }
 
 /// Runs a host and its guest until a stop is requested or the guest ends. `launch` starts the
-/// guest's process with the socket as its standard input.
+/// guest's process with the socket as its standard input; `ready` is called once the guest serves:
+/// it has read all that it was given, and told its counters for the first time.
 ///
 /// # Errors
 /// It cannot be started, the network is gone, or the guest has ended.
 pub fn run_host(
     options: &HostOptions,
     launch: impl FnOnce(OwnedFd) -> io::Result<Child>,
+    ready: impl FnOnce(),
 ) -> Result<(), Error> {
     let agreement = options.agreement;
-    let region = Region::create(&agreement.layout()).map_err(Error::Region)?;
+    let mut ready = Some(ready);
+    let region = Region::create(&agreement.layout(options.place.mtu)).map_err(Error::Region)?;
     let all = 0..agreement.vcpus;
     let bells = all.map(|_| Ok((Doorbell::new()?, Doorbell::new()?)));
     // A guest that polls gets some too, so that there is one message.
@@ -69,7 +72,7 @@ pub fn run_host(
     let mut host = Host::without_config(options.log, options.signals.clone(), || {});
     let capture = options.capture.as_deref().map(Capture::create).transpose();
     let capture = capture.map_err(failed_capture(options))?;
-    let mut devices = devices(options, &region, &bells, &capture)?;
+    let mut devices = devices(options, &region, &bells, &capture, host.log())?;
 
     let (ours, theirs) = pair().map_err(Error::Link)?;
     let mut guest = Running(launch(theirs).map_err(Error::Launch)?);
@@ -86,13 +89,6 @@ pub fn run_host(
     ) {
         return Err(Error::Service(error));
     }
-    host.log().write(
-        &Record::new(Level::Info, "serving")
-            .with("guest", addresses(&options.place))
-            .with("device", options.tap.clone())
-            .with("variant", agreement.variant.name)
-            .with("vcpus", u64::from(agreement.vcpus)),
-    );
     let stop = AtomicBool::new(false);
     let reports: Vec<Mutex<HostReport>> = devices.iter().map(|_| Mutex::default()).collect();
     let mut told_by_guest = vec![None; devices.len()];
@@ -113,18 +109,26 @@ pub fn run_host(
             serve(&mut first, |device| {
                 *locked(&reports[0]) = look_at(device, options)?;
                 told(&ours, &mut told_by_guest);
+                if told_by_guest.iter().all(Option::is_some) {
+                    if let Some(ready) = ready.take() {
+                        ready();
+                        host.log().write(&serving(options));
+                    }
+                }
                 host.answer(|| {
                     let pairs = reports.iter().zip(&told_by_guest);
                     let pairs = pairs.map(|(report, told)| PairReport {
                         host: *locked(report),
                         guest: *told,
                     });
-                    Report::of_pairs(
-                        host.status(env!("CARGO_PKG_VERSION")),
-                        agreement.variant.name.into(),
-                        addresses(&options.place),
-                        pairs.collect(),
-                    )
+                    Report {
+                        process: host.status(env!("CARGO_PKG_VERSION")),
+                        variant: agreement.variant.name.into(),
+                        address: addresses(&options.place),
+                        exits: agreement.exits.name().into(),
+                        switch_cycles: agreement.switch_cycles,
+                        ..Report::of_pairs(pairs.collect())
+                    }
                 });
                 let flushed = capture.as_ref().map_or(Ok(()), Capture::flush);
                 flushed.map_err(failed_capture(options))?;
@@ -138,8 +142,8 @@ pub fn run_host(
     );
     // The guest goes while its devices are no longer served: it is told by the socket alone.
     host.end_service();
-    drop(ours);
-    guest.end();
+    dismiss(&ours);
+    guest.end(|| told(&ours, &mut told_by_guest));
     served?;
     let told = told_by_guest.iter().flatten();
     let sum = |count: fn(&GuestReport) -> u64| told.clone().map(count).sum::<u64>();
@@ -161,6 +165,7 @@ fn devices(
     region: &Region,
     bells: &[Doorbells],
     capture: &Option<Capture>,
+    log: &Log,
 ) -> Result<Vec<TapDevice>, Error> {
     let agreement = options.agreement;
     let notifications: Vec<Notification> = bells
@@ -174,7 +179,7 @@ fn devices(
         })
         .collect();
     let pairs = Pairs::new(&notifications);
-    let networks = network(options)?.into_iter().zip(notifications);
+    let networks = network(options, log)?.into_iter().zip(notifications);
     let devices = networks.enumerate().map(|(n, (tap, notification))| {
         let settings = DeviceSettings {
             notification,
@@ -220,6 +225,9 @@ fn look_at(device: &mut TapDevice, options: &HostOptions) -> Result<HostReport, 
     let steered = device.frames();
     let dropped = steered.dropped();
     match steered.network().inner().error() {
+        Some(error) if error.kind() == io::ErrorKind::NotConnected => {
+            Err(Error::Gone(options.tap.clone()))
+        }
         Some(error) => Err(Error::Network(options.tap.clone(), error.kind().into())),
         None => Ok(HostReport::of(&counters, dropped)),
     }
@@ -229,6 +237,15 @@ fn locked(report: &Mutex<HostReport>) -> MutexGuard<'_, HostReport> {
     report.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the event that the guest serves.
+fn serving(options: &HostOptions) -> Record {
+    Record::new(Level::Info, "serving")
+        .with("guest", addresses(&options.place))
+        .with("device", options.tap.clone())
+        .with("variant", options.agreement.variant.name)
+        .with("vcpus", u64::from(options.agreement.vcpus))
+}
+
 /// Returns the guest's addresses for people.
 fn addresses(place: &Place) -> String {
     let addresses = place.addresses().map(|address: IpAddr| address.to_string());
@@ -236,13 +253,28 @@ fn addresses(place: &Place) -> String {
 }
 
 /// Opens the TAP device, with a queue for each pair.
-fn network(options: &HostOptions) -> Result<Vec<VnetTap>, Error> {
+/// One that is made has the guest's MTU; of one that is there, another MTU is logged.
+fn network(options: &HostOptions, log: &Log) -> Result<Vec<VnetTap>, Error> {
     let failed = |what: &str, error| Error::Network(format!("{what} of {}", options.tap), error);
     // The plain VM of today leaves merging to its device, and this one to the kernel.
     let receives_large = options.agreement.variant.merging == Merging::Device;
     let queues = usize::from(options.agreement.vcpus);
     let taps = VnetTap::open_queues(&options.tap, receives_large, queues).map_err(Error::Tap)?;
     let (place, interface) = (&options.place, taps[0].interface());
+    if taps[0].is_new() {
+        let set = interface.set_mtu(place.mtu);
+        set.map_err(|error| failed("the MTU", error))?;
+    } else {
+        let found = interface.mtu().map_err(|error| failed("the MTU", error))?;
+        if found != place.mtu {
+            log.write(
+                &Record::new(Level::Warn, "mtu")
+                    .with("device", options.tap.clone())
+                    .with("found", found as u64)
+                    .with("expected", place.mtu as u64),
+            );
+        }
+    }
     if let Some(address) = place.ip4.gateway {
         let set = interface.set_ip4(address, place.ip4.prefix_len);
         set.map_err(|error| failed("the address", error))?;
@@ -271,12 +303,14 @@ impl Running {
         }
     }
 
-    /// Waits until it has seen that the socket is closed.
-    fn end(&mut self) {
+    /// Waits until it has seen that it is to end; `listen` takes what it tells until then.
+    fn end(&mut self, mut listen: impl FnMut()) {
         let until = Instant::now() + FAREWELL;
         while self.ended().is_none() && Instant::now() < until {
+            listen();
             std::thread::sleep(Duration::from_millis(5));
         }
+        listen();
     }
 }
 

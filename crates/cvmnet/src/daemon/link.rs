@@ -8,8 +8,9 @@ use std::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    recv, recvmsg, send, sendmsg, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage,
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    recv, recvmsg, send, sendmsg, shutdown, AddressFamily, RecvAncillaryBuffer,
+    RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    Shutdown, SocketFlags, SocketType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,8 @@ const HELLO: &[u8] = b"tare-cvm 2";
 const DESCRIPTORS_MAX: usize = 1 + 2 * PAIRS_MAX;
 /// Bytes of the longest message of counters.
 const MESSAGE_MAX: usize = 4096;
+/// The longest time for which an ending guest waits for room for its counters.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// The time in which a host must have sent its descriptors.
 const GREETING: Duration = Duration::from_secs(10);
 
@@ -94,16 +97,36 @@ struct Told {
     counters: GuestReport,
 }
 
-/// Sends the counters of a queue pair, if there is room; false if the host is gone.
-pub(super) fn tell(socket: impl AsFd, pair: usize, counters: GuestReport) -> bool {
+/// Sends the counters of a queue pair, if there is room. That the host is gone, [`is_over`] tells.
+pub(super) fn tell(socket: impl AsFd, pair: usize, counters: GuestReport) {
     let Ok(text) = serde_json::to_vec(&Told { pair, counters }) else {
-        return true;
+        return;
     };
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    match send(socket, &text, flags) {
-        Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => true,
-        Err(_) => false,
+    let _ = send(socket, &text, flags);
+}
+
+/// The same for the last time: waits a while for room.
+pub(super) fn tell_last(socket: impl AsFd, pair: usize, counters: GuestReport) {
+    let mut fds = [PollFd::new(&socket, PollFlags::OUT)];
+    let timeout = Timespec::try_from(LAST_WORDS).ok();
+    let _ = poll(&mut fds, timeout.as_ref());
+    tell(&socket, pair, counters);
+}
+
+/// Returns true if the host sends nothing more, as it wants its guest to end, or has ended itself.
+pub(super) fn is_over(socket: impl AsFd) -> bool {
+    match recv(socket, &mut [0; 1][..], RecvFlags::DONTWAIT) {
+        // The host sends no more than its greeting.
+        Ok((0, _)) => true,
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => false,
+        Err(_) => true,
     }
+}
+
+/// Asks the guest to end; what it tells can still be read.
+pub(super) fn dismiss(socket: impl AsFd) {
+    let _ = shutdown(socket, Shutdown::Write);
 }
 
 /// Takes the newest counters of each of the guest's queue pairs, if there are new ones.

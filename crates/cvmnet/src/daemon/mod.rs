@@ -4,8 +4,9 @@
 //! standard input, and sends it the descriptors there. Each queue pair has a thread of the guest
 //! and one of the host. They share with those of other pairs no more than they must: the host its
 //! rule which pair a frame is for, the guest what is served. The layout of the region follows from
-//! the variant and the number of pairs, which the guest has from its own command line. Over the
-//! socket the guest tells its counters; when either end closes, the other process ends.
+//! the variant, the number of pairs and the MTU, which the guest has from its own command line.
+//! Over the socket the guest tells its counters; when either end closes, the other process ends.
+//! The host closes its direction first, and reads the guest's last counters by the other.
 
 mod guest;
 mod host;
@@ -58,8 +59,9 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    fn layout(&self) -> region::Config {
-        self.variant.config(self.vcpus)
+    /// Returns the layout of the region for a guest with this MTU.
+    fn layout(&self, mtu: usize) -> region::Config {
+        self.variant.config_of_mtu(self.vcpus, mtu)
     }
 }
 
@@ -94,6 +96,8 @@ pub enum Error {
     Tap(tare_port::Error),
     /// The network behind the device.
     Network(String, io::Error),
+    /// The TAP device of this name was deleted.
+    Gone(String),
     /// The guest's process could not be started.
     Launch(io::Error),
     /// The guest's process ended; its standard error says why.
@@ -117,11 +121,15 @@ impl fmt::Display for Error {
         match self {
             Error::Region(error) => error.fmt(f),
             Error::Device(error) => error.fmt(f),
-            Error::Tap(error) => write!(
-                f,
-                "{error}; the guest's network is a TAP device, which needs root (CAP_NET_ADMIN)"
-            ),
+            Error::Tap(tare_port::Error::Os { doing, source })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                let hint = "the guest's network is a TAP device, which needs root (CAP_NET_ADMIN)";
+                write!(f, "{doing}: {source}; {hint}")
+            }
+            Error::Tap(error) => error.fmt(f),
             Error::Network(what, error) => write!(f, "{what}: {error}"),
+            Error::Gone(tap) => write!(f, "the TAP device \"{tap}\" is gone: it was deleted"),
             Error::Launch(error) => write!(f, "the guest could not be started: {error}"),
             Error::GuestEnded(status) => write!(f, "the guest ended: {status}"),
             Error::Link(error) => write!(f, "between guest and host: {error}"),

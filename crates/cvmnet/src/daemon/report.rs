@@ -15,6 +15,12 @@ pub struct Report {
     pub variant: String,
     /// The guest's address.
     pub address: String,
+    /// The exits that are simulated; empty in the report of an older host.
+    #[serde(default)]
+    pub exits: String,
+    /// The simulated cost of an exit, in cycles of the time stamp counter.
+    #[serde(default)]
+    pub switch_cycles: u64,
     /// The host's side, over all queue pairs.
     pub host: HostReport,
     /// The guest's side, in its own words, over all queue pairs; missing until it has told.
@@ -42,7 +48,7 @@ tare_daemon::counters! {
         malformed => "malformed_chains_total": "Chains of the guest's that are no frame",
         interrupts => "interrupts_sent_total": "Interrupts of the guest",
         no_buffer => "no_buffer_total": "Passes in which the guest had no buffer for a frame",
-        resets => "device_resets_total": "Resets by the guest",
+        resets => "device_resets_total": "Resets by the guest after its first start",
         steering_dropped => "steering_dropped_frames_total": "Frames that arrived by the network of another queue pair and found no room, dropped",
     }
 }
@@ -64,6 +70,7 @@ tare_daemon::counters! {
         bounced => "bounced_bytes_total": "Bytes copied through the bounce buffer",
         kicks => "kicks_total": "Exits to notify the host",
         interrupts => "interrupts_taken_total": "Exits for interrupts by the host",
+        halts => "halts_total": "Exits to wait for an interrupt",
         faults => "device_faults_total": "Times that the host broke the rules of the ring and was given up",
         cpu_ns => "cpu_nanoseconds_total": "Processor time of the guest, idle polling included",
         polling_ns => "polling_nanoseconds_total": "Of it, time in which the guest looked for work in vain",
@@ -87,13 +94,8 @@ impl HostReport {
 }
 
 impl Report {
-    /// Returns the status with the sums over all queue pairs.
-    pub(super) fn of_pairs(
-        process: ProcessStatus,
-        variant: String,
-        address: String,
-        pairs: Vec<PairReport>,
-    ) -> Report {
+    /// Returns the status of queue pairs, with the sums over all of them and nothing else.
+    pub(super) fn of_pairs(pairs: Vec<PairReport>) -> Report {
         let (mut host, mut guest) = (HostReport::default(), None::<GuestReport>);
         for pair in &pairs {
             host.add(&pair.host);
@@ -102,12 +104,10 @@ impl Report {
             }
         }
         Report {
-            process,
-            variant,
-            address,
             host,
             guest,
             pairs,
+            ..Report::default()
         }
     }
 }

@@ -44,7 +44,7 @@ pub struct DeviceCounters {
     pub interrupts: u64,
     /// Passes in which the guest had no buffer for a frame.
     pub no_buffer: u64,
-    /// Resets by the guest.
+    /// Resets by the guest, without the one before the first start.
     pub resets: u64,
 }
 
@@ -83,6 +83,7 @@ pub struct Device<F> {
     /// The status of the driver that was acknowledged.
     status: u32,
     running: bool,
+    has_run: bool,
     merger: Option<Merger>,
     /// Frames that the guest had no buffer for yet.
     pending: Output,
@@ -128,6 +129,7 @@ impl<F: Frames> Device<F> {
             frames,
             status: 0,
             running: false,
+            has_run: false,
             pending: Output::default(),
             frame: Vec::new(),
             outgoing: Vec::new(),
@@ -181,6 +183,7 @@ impl<F: Frames> Device<F> {
         }
         self.running = status & 1 == 1;
         if self.running {
+            self.has_run = true;
             for (queue, layout) in [
                 (&mut self.receive, self.layout.receive),
                 (&mut self.transmit, self.layout.transmit),
@@ -197,7 +200,7 @@ impl<F: Frames> Device<F> {
             self.receive.reset();
             self.transmit.reset();
             self.unsent = None;
-            self.counters.resets += 1;
+            self.counters.resets += u64::from(self.has_run);
         }
         self.status = status;
         let at = GuestAddress(self.layout.device_status as u64);

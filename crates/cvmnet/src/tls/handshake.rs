@@ -7,6 +7,8 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, Unbuffered
 use rustls::{ConnectionTrafficSecrets, ExtractedSecrets};
 use zeroize::Zeroizing;
 
+use super::{Alert, ContentType};
+
 /// The most bytes of records that may wait for the rest of a handshake message: the longest message
 /// that rustls takes, and one record more.
 const INCOMING_MAX: usize = (1 << 16) + (1 << 15);
@@ -16,6 +18,8 @@ pub(super) struct Handshake {
     connection: Connection,
     /// Whole records that rustls has not discarded yet; it decrypts in place.
     incoming: Zeroizing<Vec<u8>>,
+    /// Something is sent, so that records may be encrypted.
+    has_sent: bool,
 }
 
 enum Connection {
@@ -42,6 +46,7 @@ impl Handshake {
         Handshake {
             connection: Connection::Server(connection),
             incoming: Zeroizing::default(),
+            has_sent: false,
         }
     }
 
@@ -49,6 +54,7 @@ impl Handshake {
         Handshake {
             connection: Connection::Client(connection),
             incoming: Zeroizing::default(),
+            has_sent: false,
         }
     }
 
@@ -65,10 +71,12 @@ impl Handshake {
             ));
         }
         self.incoming.extend_from_slice(record);
+        let before = outgoing.len();
         let done = match &mut self.connection {
             Connection::Server(server) => drive(server, &mut self.incoming, outgoing)?,
             Connection::Client(client) => drive(client, &mut self.incoming, outgoing)?,
         };
+        self.has_sent |= outgoing.len() > before;
         if !done {
             return Ok(Progress::Waiting(self));
         }
@@ -88,6 +96,27 @@ impl Handshake {
         })
     }
 }
+
+impl Handshake {
+    /// Adds the alert that ends the handshake to `outgoing`.
+    ///
+    /// Once something is sent, the alert may have to be encrypted by keys that rustls alone has. It
+    /// is given a record then that it answers with `unexpected_message`, whatever `alert` is.
+    pub(super) fn refuse(self: Box<Self>, alert: Alert, outgoing: &mut Vec<u8>) {
+        if self.has_sent {
+            let _ = self.advance(&FORBIDDEN, outgoing);
+        } else {
+            let [high, low] = 2_u16.to_be_bytes();
+            let header = [ContentType::Alert as u8, 3, 3, high, low];
+            // The level: fatal.
+            outgoing.extend_from_slice(&[&header[..], &[2, alert.0]].concat());
+        }
+    }
+}
+
+/// A record whose content RFC 8446 forbids at any time (section 5), and has answered with
+/// `unexpected_message`.
+const FORBIDDEN: [u8; 6] = [ContentType::ChangeCipherSpec as u8, 3, 3, 0, 1, 0xff];
 
 impl Kernel {
     pub(super) fn next_sealing(

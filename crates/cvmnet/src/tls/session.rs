@@ -271,6 +271,16 @@ impl Session {
         }
     }
 
+    /// Ends the session as the peer broke the protocol outside of a record, with its header say:
+    /// queues the alert that tells so. Does nothing if the session is over.
+    pub fn refuse(&mut self, alert: Alert) {
+        match mem::replace(&mut self.state, State::Over) {
+            State::Handshaking(handshake) => handshake.refuse(alert, &mut self.outgoing),
+            State::Open(mut open) => open.alert(alert, &mut self.outgoing),
+            State::Over => {}
+        }
+    }
+
     /// Ends the session, with an alert if the peer has not ended it itself.
     fn fail(&mut self, error: &Error) {
         if let (State::Open(open), Error::Peer(alert)) = (&mut self.state, error) {

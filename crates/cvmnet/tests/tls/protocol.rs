@@ -220,6 +220,39 @@ fn a_handshake_of_nonsense_or_without_end_is_refused() {
 }
 
 #[test]
+fn a_header_that_is_refused_is_told_to_the_peer_in_every_state_of_a_connection() {
+    // Before anything is sent, in the clear.
+    for alert in [Alert::UNEXPECTED_MESSAGE, Alert::RECORD_OVERFLOW] {
+        let (config, _) = configs(&options());
+        let mut server = Session::server(&config).unwrap();
+        server.refuse(alert);
+        assert_eq!(server.take_outgoing(), [21, 3, 3, 0, 2, 2, alert.0]);
+        assert!(!server.is_handshaking() && !server.is_open());
+        server.refuse(alert);
+        assert!(!server.has_outgoing());
+    }
+    // When the server has sent all of its part of the handshake, encrypted.
+    let (server, client) = configs(&options());
+    let mut server = Session::server(&server).unwrap();
+    let mut client = Session::client(&client).unwrap();
+    deliver(&mut client, &mut server, 1500).unwrap();
+    deliver(&mut server, &mut client, 1500).unwrap();
+    assert!(server.is_handshaking() && client.is_open());
+    // The keys are those of rustls, and so is the alert.
+    server.refuse(Alert::RECORD_OVERFLOW);
+    let told = deliver(&mut server, &mut client, 100);
+    assert_eq!(told, Err(Error::Alerted(Alert::UNEXPECTED_MESSAGE)));
+    // After it, by the keys of data.
+    for alert in [Alert::UNEXPECTED_MESSAGE, Alert::RECORD_OVERFLOW] {
+        let (mut server, mut client) = pair(&options());
+        server.refuse(alert);
+        let told = deliver(&mut server, &mut client, 100);
+        assert_eq!(told, Err(Error::Alerted(alert)));
+        assert!(seal(&mut server, &[b"more"]).is_err());
+    }
+}
+
+#[test]
 fn resumption_is_by_tickets_and_only_if_wanted() {
     for resumption in [true, false] {
         let (server, client) = configs(&Options {

@@ -84,8 +84,47 @@ fn a_name_that_no_device_can_have_is_refused() {
             let error = TapPort::open(name, &pool).unwrap_err();
             assert!(error.to_string().contains("TAP device"), "{error}");
         }
-        // Something else has it.
-        assert!(TapPort::open("lo", &pool).is_err());
+    });
+}
+
+#[test]
+fn a_device_that_is_there_and_does_not_fit_is_named_for_what_it_is() {
+    in_namespace(|| {
+        ip("tuntap add dev tun mode tun");
+        ip("tuntap add dev single mode tap vnet_hdr");
+        ip("tuntap add dev several mode tap vnet_hdr multi_queue");
+        for (name, queues, expected) in [
+            ("lo", 1, "found another interface of this name"),
+            ("tun", 1, "found a TUN device"),
+            ("single", 2, "found one with a single queue"),
+            ("several", 1, "found one that was made with \"multi_queue\""),
+            ("a-name-that-is-far-too-long", 1, "found a name of 27 bytes"),
+            ("a/b", 1, "found '/' in the name"),
+        ] {
+            let error = VnetTap::open_queues(name, false, queues).unwrap_err();
+            assert!(error.to_string().contains(expected), "{name}: {error}");
+            assert!(!error.to_string().contains("CAP_"), "{error}");
+        }
+        let held = VnetTap::open("single", false).unwrap();
+        let error = VnetTap::open("single", false).unwrap_err();
+        assert!(error.to_string().contains("in use"), "{error}");
+        assert!(!held.is_new());
+    });
+}
+
+#[test]
+fn the_mtu_of_a_tap_device_that_is_made_can_be_set() {
+    in_namespace(|| {
+        let taps = VnetTap::open_queues("tap", false, 2).unwrap();
+        assert_eq!([taps[0].is_new(), taps[1].is_new()], [true, false]);
+        let interface = taps[0].interface();
+        assert_eq!(interface.mtu().unwrap(), 1500);
+        for mtu in [1280, 9000] {
+            interface.set_mtu(mtu).unwrap();
+            assert_eq!(interface.mtu().unwrap(), mtu);
+        }
+        assert!(interface.set_mtu(1 << 20).is_err());
+        assert!(interface.set_mtu(usize::MAX).is_err());
     });
 }
 

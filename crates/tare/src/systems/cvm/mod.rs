@@ -1,5 +1,6 @@
 //! `tare cvm`: the network path of a confidential VM.
 
+mod address;
 pub(super) mod breakdown;
 mod client;
 pub(super) mod driver;

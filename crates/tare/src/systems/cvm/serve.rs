@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{anyhow, Context as _};
@@ -16,9 +15,10 @@ use tare_cvmnet::server::bulk::{Sink, Source, BUFFER_MAX};
 use tare_cvmnet::server::{Http, HttpConfig, Memcached, Resp, RespConfig, Service, Store};
 use tare_cvmnet::tcp::Network;
 use tare_cvmnet::tls::{Options, Suites};
-use tare_cvmnet::variant::Variant;
+use tare_cvmnet::variant::{Variant, BIFROST_UNPROTECTED};
 use tare_daemon::Signals;
 
+use super::address;
 use super::driver::ExitKind;
 use crate::daemon::DaemonArgs;
 use crate::size::parse_bytes;
@@ -46,20 +46,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "bifrost", value_parser = variant, global = true)]
     variant: Variant,
     /// The guest's address and the bits that its link shares
-    #[arg(long, value_name = "ADDRESS/BITS", default_value = "10.77.0.2/24", value_parser = subnet, global = true)]
+    #[arg(long, value_name = "ADDRESS/BITS", default_value = "10.77.0.2/24", value_parser = address::subnet, global = true)]
     address: (Ipv4Addr, u8),
     /// The host's address on the TAP device, which the guest has as its router; `none` to leave the
-    /// device as it is
-    #[arg(long, value_name = "ADDRESS", default_value = "10.77.0.1", value_parser = host_address, global = true)]
-    host_address: HostAddress,
+    /// device as it is [default: the first one of the guest's subnet that is not the guest's]
+    #[arg(long, value_name = "ADDRESS", value_parser = host_address, global = true)]
+    host_address: Option<HostAddress>,
     /// The guest's IPv6 address and the bits that its link shares [default: none]
-    #[arg(long, value_name = "ADDRESS/BITS", value_parser = subnet6, global = true)]
+    #[arg(long, value_name = "ADDRESS/BITS", value_parser = address::subnet6, global = true)]
     address_6: Option<(Ipv6Addr, u8)>,
-    /// The host's IPv6 address on the TAP device, which the guest has as its router [default: the
-    /// device is left as it is]
-    #[arg(long, value_name = "ADDRESS", requires = "address_6", global = true)]
+    /// The host's IPv6 address on the TAP device, of the guest's subnet, which the guest has as its
+    /// router [default: the device is left as it is]
+    #[arg(long, value_name = "ADDRESS", requires = "address_6", value_parser = host_address6, global = true)]
     host_address_6: Option<Ipv6Addr>,
-    /// The TAP device, made if there is none
+    /// The TAP device, made if there is none, with the guest's MTU
     #[arg(long, value_name = "NAME", default_value = "tare0", global = true)]
     tap: String,
     /// The guest's processors: each has a thread and a queue pair, and the host one more thread for
@@ -146,10 +146,16 @@ fn host_address(text: &str) -> Result<HostAddress, String> {
     if text == "none" {
         return Ok(HostAddress(None));
     }
-    let address = text.parse();
-    let address =
-        address.map_err(|_| format!("found \"{text}\", expected an IPv4 address or \"none\""));
+    let address = text.parse().ok().filter(|it| address::is_unicast(*it));
+    let address = address.ok_or_else(|| {
+        format!("found \"{text}\", expected the IPv4 address of one host, or \"none\"")
+    });
     address.map(|address| HostAddress(Some(address)))
+}
+
+fn host_address6(text: &str) -> Result<Ipv6Addr, String> {
+    let address = text.parse().ok().filter(|it| address::is_unicast6(*it));
+    address.ok_or_else(|| format!("found \"{text}\", expected the IPv6 address of one host"))
 }
 
 pub(super) fn variant(text: &str) -> Result<Variant, String> {
@@ -157,25 +163,6 @@ pub(super) fn variant(text: &str) -> Result<Variant, String> {
         let names: Vec<&str> = Variant::ALL.iter().map(|variant| variant.name).collect();
         format!("found \"{text}\", expected one of {}", names.join(", "))
     })
-}
-
-fn subnet(text: &str) -> Result<(Ipv4Addr, u8), String> {
-    prefix(text, 30).ok_or_else(|| {
-        format!("found \"{text}\", expected an IPv4 address and 1 to 30 bits, such as 10.77.0.2/24")
-    })
-}
-
-fn subnet6(text: &str) -> Result<(Ipv6Addr, u8), String> {
-    prefix(text, 127).ok_or_else(|| {
-        format!("found \"{text}\", expected an IPv6 address and 1 to 127 bits, such as fd77::2/64")
-    })
-}
-
-/// Returns an address and the bits of its prefix, of which there are at most `most`.
-fn prefix<A: FromStr>(text: &str, most: u8) -> Option<(A, u8)> {
-    let (address, bits) = text.split_once('/')?;
-    let bits = bits.parse().ok().filter(|bits| (1..=most).contains(bits))?;
-    Some((address.parse().ok()?, bits))
 }
 
 impl Args {
@@ -189,21 +176,37 @@ impl Args {
         }
     }
 
-    fn place(&self) -> Place {
+    /// Returns the place of the guest, which its host reaches.
+    ///
+    /// # Errors
+    /// An address of the host is the guest's, or not of its subnet.
+    fn place(&self) -> anyhow::Result<Place> {
         let (address, prefix_len) = self.address;
-        Place {
-            ip4: Network {
-                address,
-                prefix_len,
-                gateway: self.host_address.0,
-            },
-            ip6: self.address_6.map(|(address, prefix_len)| Network {
-                address,
-                prefix_len,
-                gateway: self.host_address_6,
-            }),
-            mtu: self.mtu.into(),
+        let host = match self.host_address {
+            None => Some(address::first_other(address, prefix_len)),
+            Some(HostAddress(host)) => host,
+        };
+        let mut ip4 = Network {
+            address,
+            prefix_len,
+            gateway: None,
+        };
+        if let Some(host) = host {
+            ip4.gateway = Some(address::host_of(&ip4, host)?);
         }
+        let mut ip6 = self.address_6.map(|(address, prefix_len)| Network {
+            address,
+            prefix_len,
+            gateway: None,
+        });
+        if let (Some(net), Some(host)) = (&mut ip6, self.host_address_6) {
+            net.gateway = Some(address::host_of6(net, host)?);
+        }
+        Ok(Place {
+            ip4,
+            ip6,
+            mtu: self.mtu.into(),
+        })
     }
 
     fn port(&self) -> u16 {
@@ -245,15 +248,24 @@ impl Args {
         }
     }
 
-    /// Returns what to say where guest and host have more threads than there are processors.
-    fn warning(&self, cpus: usize) -> Option<String> {
+    /// Returns what to say where guest and host have more threads than there are processors, and of
+    /// a variant that is not to be relied on.
+    fn warnings(&self, cpus: usize) -> Vec<String> {
+        let mut warnings = Vec::new();
         let vcpus = usize::from(self.vcpus);
-        (vcpus > 1 && 2 * vcpus > cpus).then(|| {
-            format!(
+        if vcpus > 1 && 2 * vcpus > cpus {
+            warnings.push(format!(
                 "warning: {vcpus} processors of the guest and as many threads of its host, on {cpus} \
                  processors: they take turns, and more of them make nothing faster"
-            )
-        })
+            ));
+        }
+        if self.variant == BIFROST_UNPROTECTED {
+            let name = self.variant.name;
+            warnings.push(format!(
+                "warning: {name} is for comparison only: its host can choose what data is delivered"
+            ));
+        }
+        warnings
     }
 
     /// Says how to reach the server at an address.
@@ -280,7 +292,7 @@ impl Args {
 pub(crate) fn host(args: &Args) -> anyhow::Result<ExitCode> {
     // What is wrong is told here, before there is a network.
     drop((args.service())()?);
-    let place = args.place();
+    let place = args.place()?;
     let options = HostOptions {
         agreement: args.agreement(),
         tap: args.tap.clone(),
@@ -292,20 +304,22 @@ pub(crate) fn host(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let arguments = guest_arguments().context("the arguments of the guest")?;
     let cpus = std::thread::available_parallelism();
-    if let Some(warning) = args.warning(cpus.map_or(1, usize::from)) {
+    for warning in args.warnings(cpus.map_or(1, usize::from)) {
         terminal::say(&warning);
     }
-    for address in place.addresses() {
-        terminal::say(&format!("try: {}", args.greeting(address)));
-    }
-    run_host(&options, |socket| {
+    let launch = |socket| {
         Command::new(std::env::current_exe()?)
             .args(arguments)
             .stdin(Stdio::from(socket))
             .stdout(Stdio::null())
             .spawn()
-    })
-    .map_err(|error| anyhow!("{error}"))?;
+    };
+    let ready = || {
+        for address in place.addresses() {
+            terminal::say(&format!("try: {}", args.greeting(address)));
+        }
+    };
+    run_host(&options, launch, ready).map_err(|error| anyhow!("{error}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -329,7 +343,7 @@ pub(crate) fn guest(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let options = GuestOptions {
         agreement: args.agreement(),
-        place: args.place(),
+        place: args.place()?,
         services: &services,
         identity: args.cert.clone().zip(args.key.clone()),
         tls: Options {
@@ -354,21 +368,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_variants_are_checked_with_what_was_found_and_expected() {
-        assert_eq!(subnet("10.1.2.3/24"), Ok((Ipv4Addr::new(10, 1, 2, 3), 24)));
-        for wrong in ["10.1.2.3", "10.1.2.3/0", "10.1.2.3/31", "::1/64", "", "/8"] {
-            let error = subnet(wrong).unwrap_err();
-            assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
-        }
-        let address = "fd77::2".parse().unwrap();
-        assert_eq!(subnet6("fd77::2/64"), Ok((address, 64)));
-        for wrong in ["fd77::2", "fd77::2/0", "fd77::2/128", "10.1.2.3/24", "/64"] {
-            let error = subnet6(wrong).unwrap_err();
-            assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
-        }
+    fn variants_and_host_addresses_are_checked_with_what_was_found_and_expected() {
         assert_eq!(variant("zc").map(|variant| variant.name), Ok("zc"));
         assert!(variant("ZC").unwrap_err().contains("bifrost-unprotected"));
         assert!(host_address("none").is_ok_and(|address| address.0.is_none()));
-        assert!(host_address("10.1.2").is_err());
+        for wrong in ["10.1.2", "", "0.0.0.0", "127.0.0.1", "239.1.1.1"] {
+            let error = host_address(wrong).err().unwrap();
+            assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
+        }
+        assert!(host_address6("fd77::1").is_ok());
+        for wrong in ["fd77", "::", "::1", "ff02::1"] {
+            let error = host_address6(wrong).unwrap_err();
+            assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
+        }
     }
 }

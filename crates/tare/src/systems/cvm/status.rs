@@ -5,8 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tare_cvmnet::daemon::{self, Report};
+use tare_daemon::Words;
 
 use crate::terminal;
+
+/// The words of errors.
+const WORDS: Words = Words {
+    one: "guest",
+    key: "TAP device",
+};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -32,10 +39,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(tap) if !tap.contains('/') => daemon::socket_of(tap),
         _ => at.clone(),
     });
-    if let Some(report) = crate::daemon::status(daemon::KIND, "guest", socket, args.json)? {
+    if let Some(report) = crate::daemon::status(daemon::KIND, WORDS, socket, args.json)? {
         terminal::print(&text(&report))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the kind and the simulated cost of exits that the guest was started with.
+fn exits(report: &Report) -> String {
+    match report.switch_cycles {
+        0 => format!("{}, at no cost", report.exits),
+        cycles => format!("{}, {cycles} cycles each", report.exits),
+    }
 }
 
 fn text(report: &Report) -> String {
@@ -79,8 +94,12 @@ fn text(report: &Report) -> String {
     );
     let _ = writeln!(
         text,
-        "exits        {} kicks, {} interrupts; {} faults of the host",
-        guest.kicks, guest.interrupts, guest.faults
+        "exits        {} kicks, {} interrupts, {} waits ({}); {} faults of the host",
+        guest.kicks,
+        guest.interrupts,
+        guest.halts,
+        exits(report),
+        guest.faults
     );
     let _ = writeln!(
         text,

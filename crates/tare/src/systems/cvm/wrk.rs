@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context as _};
@@ -22,6 +22,7 @@ use tare_port::Interface;
 use super::driver::ExitKind;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{load_program, Feature, Machine};
+use crate::program::leash;
 use crate::systems::load::driver::{pin, processors};
 use crate::systems::namespace::{self, await_link, ip, within};
 use crate::systems::workload::{mistake, Workload};
@@ -258,7 +259,7 @@ fn report(socket: &Path) -> anyhow::Result<Report> {
     serde_json::from_str(&answer).context("the host's answer")
 }
 
-/// Starts a guest and its host, and binds the guest to a processor.
+/// Starts a guest and its host, and binds the guest to a processor. Both end with this thread.
 fn guest(
     variant: Variant,
     parameters: &WrkParameters,
@@ -266,7 +267,8 @@ fn guest(
     cpu: usize,
 ) -> anyhow::Result<Running> {
     let (socket, log) = (folder.join("status.sock"), folder.join("log"));
-    let command = Command::new(std::env::current_exe()?)
+    let command = leash()
+        .arg(std::env::current_exe()?)
         .args(["cvm", "serve", "http", "--dir"])
         .arg(folder)
         .args([
@@ -302,8 +304,8 @@ fn guest(
     Ok(Running::Guest(host, socket))
 }
 
-/// Starts nginx in a network namespace of its own, behind a cable whose ends have no offloads: it
-/// receives frames of the MTU, as the guests do.
+/// Starts nginx, which ends with this thread, in a network namespace of its own, behind a cable
+/// whose ends have no offloads: it receives frames of the MTU, as the guests do.
 fn nginx(folder: &Path, cpu: usize, other_cpu: usize) -> anyhow::Result<Running> {
     let path = folder.to_str().context("a path of no text")?;
     let (certificate, key) = self_signed_pem(&[SERVER.to_string()]).map_err(|e| anyhow!("{e}"))?;
@@ -313,8 +315,8 @@ fn nginx(folder: &Path, cpu: usize, other_cpu: usize) -> anyhow::Result<Running>
     let program = load_program("nginx").context("no nginx")?;
     pin(cpu)?;
     let log = folder.join("log");
-    let child = Command::new("unshare")
-        .args(["--net", "--"])
+    let child = leash()
+        .args(["unshare", "--net", "--"])
         .arg(program)
         .args(["-e", "stderr", "-p", path, "-c", "nginx.conf"])
         .stdin(Stdio::null())
@@ -378,7 +380,8 @@ struct Load {
 
 /// Runs wrk on this thread's processor.
 fn wrk(parameters: &WrkParameters) -> anyhow::Result<Load> {
-    let output = Command::new(load_program("wrk").context("no wrk")?)
+    let output = leash()
+        .arg(load_program("wrk").context("no wrk")?)
         .args([
             "-t",
             "1",

@@ -5,11 +5,18 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use tare_daemon::Words;
 use tare_gateway::control::{RouteCounters, RouteStatus, SaStatus};
 use tare_gateway::daemon::{self, Report};
 use tare_gateway::dataplane::TrafficCounters;
 
 use crate::terminal;
+
+/// The words of errors.
+const WORDS: Words = Words {
+    one: "gateway",
+    key: "configuration",
+};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -31,7 +38,7 @@ pub(crate) struct Args {
 /// It does not answer.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let socket = args.at.as_deref().map(socket_of);
-    if let Some(report) = crate::daemon::status(daemon::KIND, "gateway", socket, args.json)? {
+    if let Some(report) = crate::daemon::status(daemon::KIND, WORDS, socket, args.json)? {
         terminal::print(&table(&report))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -5,9 +5,16 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use tare_daemon::Words;
 use tare_farmem::daemon::{self, Report};
 
 use crate::terminal;
+
+/// The words of errors.
+const WORDS: Words = Words {
+    one: "memory node",
+    key: "address",
+};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -30,7 +37,7 @@ pub(crate) struct Args {
 /// It does not answer.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let socket = args.at.as_deref().map(socket_of);
-    if let Some(report) = crate::daemon::status(daemon::KIND, "memory node", socket, args.json)? {
+    if let Some(report) = crate::daemon::status(daemon::KIND, WORDS, socket, args.json)? {
         terminal::print(&text(&report))?;
     }
     Ok(ExitCode::SUCCESS)
