@@ -18,13 +18,15 @@ use self::order::{Footprint, Order};
 use self::path::{Bounds, Path};
 use self::requests::{Attempt, Requests};
 use super::aead::Capability;
-use super::codec::{self, code, status};
+use super::codec::{self, code, status, Head};
 use super::datagrams::Datagrams;
 use super::message::{Malformed, Response, MESSAGE_MAX, OPERATION_MAX};
 use super::node::DATAGRAM_MIN;
 use super::protection::Protection;
 use crate::operation::{Operation, SpaceId, Value};
-pub use interface::{ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError};
+pub use interface::{
+    ClientConfig, ClientCounters, Completion, Failure, OperationId, OwnedWrite, SubmitError,
+};
 
 /// A client of one node, for any number of spaces, without sockets and clocks.
 ///
@@ -161,34 +163,109 @@ impl Client {
         Ok(id)
     }
 
+    /// Takes a write whose bytes it keeps until the write has ended, without a copy of them. The
+    /// completion gives them back.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`], with the bytes.
+    pub fn submit_write(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        self.stamp(now);
+        self.take_write(now, space, write)
+    }
+
+    /// The same at a time that is not known yet.
+    #[inline]
+    pub(crate) fn submit_write_soon(
+        &mut self,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let id = self.take_write(Instant::NEVER, space, write)?;
+        self.is_unstamped = true;
+        Ok(id)
+    }
+
+    fn take_write(
+        &mut self,
+        submitted: Instant,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let OwnedWrite { address, guard, .. } = write;
+        if let Err(error) = self.check(space, (address, write.data.len() as u64)) {
+            return Err((error, write));
+        }
+        let head = Head {
+            code: code::WRITE,
+            address,
+            // It is at most `OPERATION_MAX`.
+            length: write.data.len() as u32,
+            guard,
+        };
+        let operation = Operation::Write {
+            address,
+            data: &[],
+            guard,
+        };
+        let footprint = Footprint::new(&operation, &head);
+        Ok(self.enter(submitted, space, head, footprint, write.data, true))
+    }
+
     fn take(
         &mut self,
         submitted: Instant,
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
-        if let Operation::Read { address, len } = *operation {
-            check_range(address, u64::from(len))?;
-        } else if let Operation::Write { address, data, .. } = *operation {
-            check_range(address, data.len() as u64)?;
-        }
-        if self.operations.len() >= self.config.operations_max {
-            return Err(SubmitError::Full);
-        }
-        if !self.protection.is_authorized(space) {
-            return Err(SubmitError::Unauthorized);
-        }
+        let range = match *operation {
+            Operation::Read { address, len } => (address, u64::from(len)),
+            Operation::Write { address, data, .. } => (address, data.len() as u64),
+            _ => (0, 0),
+        };
+        self.check(space, range)?;
         let mut data = match operation {
             Operation::Read { .. } => Vec::new(),
             _ => self.buffers.pop().unwrap_or_default(),
         };
         let head = codec::encode(operation, &mut data);
+        let footprint = Footprint::new(operation, &head);
+        Ok(self.enter(submitted, space, head, footprint, data, false))
+    }
+
+    /// Checks whether an operation on this range can be taken.
+    #[inline]
+    fn check(&mut self, space: SpaceId, (address, bytes): (u64, u64)) -> Result<(), SubmitError> {
+        check_range(address, bytes)?;
+        if self.operations.len() >= self.config.operations_max {
+            return Err(SubmitError::Full);
+        }
+        match self.protection.is_authorized(space) {
+            true => Ok(()),
+            false => Err(SubmitError::Unauthorized),
+        }
+    }
+
+    /// Enters an operation that was checked.
+    #[inline(always)]
+    fn enter(
+        &mut self,
+        submitted: Instant,
+        space: SpaceId,
+        head: Head,
+        footprint: Footprint,
+        data: Vec<u8>,
+        is_owned: bool,
+    ) -> OperationId {
         let id = OperationId(self.counters.submitted);
         self.counters.submitted += 1;
         let slot = self.operations.next_slot();
         let blockers = &mut self.blockers;
         blockers.clear();
-        let footprint = Footprint::new(operation, &head);
         self.order.enter(slot, space, footprint, blockers);
         for blocker in blockers.iter() {
             if let Some((_, blocker)) = self.operations.at(*blocker) {
@@ -201,6 +278,7 @@ impl Client {
             space,
             head,
             data: Vec::new(),
+            is_owned,
             submitted,
             first: None,
             sent: 0,
@@ -218,7 +296,7 @@ impl Client {
         } else {
             self.ready.push_back(handle);
         }
-        Ok(id)
+        id
     }
 
     /// Asks the cache for what the next operation needs of the client, and does not wait for it:
@@ -273,7 +351,8 @@ impl Client {
         }
     }
 
-    /// Appends the next datagram to be sent to the node; returns false if there is none at present.
+    /// Appends the next datagram to be sent to the node, or several of a long write; returns false if
+    /// there is none at present.
     pub fn transmit(&mut self, now: Instant, out: &mut Datagrams) -> bool {
         self.stamp(now);
         let Some(node) = self.node else {
@@ -282,6 +361,9 @@ impl Client {
             }
             return end(out);
         };
+        if out.bytes() == 0 && self.holds_end() {
+            return false;
+        }
         let longest = self.config.datagram_bytes.min(node.datagram_bytes);
         while self.transmit_again(now, longest, out) {}
         if self.requests.again.is_empty() && !self.waits_for_burst() {
@@ -417,6 +499,7 @@ impl Client {
         self.order.leave(slot);
         let data = match outcome {
             Ok(Value::Bytes(_)) => ended.data,
+            _ if ended.is_owned => ended.data,
             _ => {
                 self.recycle(ended.data);
                 Vec::new()
