@@ -65,7 +65,8 @@ pub struct Client {
 #[derive(Clone, Copy, Debug)]
 struct NodeInfo {
     datagram_bytes: usize,
-    timeout: Duration,
+    /// The time after which an operation is given up, this client's if that is less.
+    timeout_ns: u64,
     write_max: u64,
     /// A time of the node, and when it came.
     time_ns: u64,
@@ -223,15 +224,18 @@ impl Client {
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
         let range = match *operation {
-            Operation::Read { address, len } => (address, u64::from(len)),
+            Operation::Read { address, len } => {
+                // As below, in fewer steps.
+                self.check(space, (address, len.into()))?;
+                let head = Head::of_read(address, len);
+                let footprint = Footprint::new(operation, &head);
+                return Ok(self.enter(submitted, space, head, footprint, Vec::new(), false));
+            }
             Operation::Write { address, data, .. } => (address, data.len() as u64),
             _ => (0, 0),
         };
         self.check(space, range)?;
-        let mut data = match operation {
-            Operation::Read { .. } => Vec::new(),
-            _ => self.buffers.pop().unwrap_or_default(),
-        };
+        let mut data = self.buffers.pop().unwrap_or_default();
         let head = codec::encode(operation, &mut data);
         let footprint = Footprint::new(operation, &head);
         Ok(self.enter(submitted, space, head, footprint, data, false))
@@ -397,7 +401,7 @@ impl Client {
             }
         }
         while let Some((slot, active)) = self.operations.oldest() {
-            if active.submitted + self.timeout() > now {
+            if self.end_of(active.submitted) > now {
                 break;
             }
             self.give_up(slot);
@@ -413,7 +417,7 @@ impl Client {
             None => self.hello.next,
             Some(_) => Instant::NEVER,
         };
-        let deadline = oldest.submitted + self.timeout();
+        let deadline = self.end_of(oldest.submitted);
         self.requests.next_due(&self.path).min(deadline).min(next)
     }
 
@@ -463,10 +467,14 @@ impl Client {
         self.counters
     }
 
+    /// The time when an operation is given up.
     #[inline]
-    fn timeout(&self) -> Duration {
-        let node = self.node.map_or(Duration::MAX, |node| node.timeout);
-        self.config.timeout.min(node)
+    fn end_of(&self, submitted: Instant) -> Instant {
+        let timeout_ns = match &self.node {
+            Some(node) => node.timeout_ns,
+            None => nanos(self.config.timeout),
+        };
+        Instant::from_nanos(submitted.as_nanos().saturating_add(timeout_ns))
     }
 
     fn finish(&mut self, slot: u32, outcome: Result<Value, Failure>) {
@@ -480,7 +488,9 @@ impl Client {
     fn finish_read(&mut self, slot: u32, length: u32) {
         let mut fences = Vec::new();
         self.end(slot, Ok(Value::Bytes(length)), &mut fences);
-        self.end_fences(fences);
+        if !fences.is_empty() {
+            self.end_fences(fences);
+        }
     }
 
     /// Ends fences, and those that wait for them: not by recursion, because there may be thousands.
