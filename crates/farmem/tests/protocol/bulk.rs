@@ -121,6 +121,18 @@ fn an_owned_write_waits_for_others_on_its_pages_and_others_for_it() {
     assert_eq!(bench.client.counters().ordered, 2);
 }
 
+/// Both sides, with a window of several runs.
+fn wide_window() -> Bench {
+    let mut bench = open_window();
+    let data = vec![7; 50_000];
+    for _ in 0..50 {
+        (0..5).for_each(|n| bench.submit(&write(65_536 * n, &data)));
+        bench.exchange();
+        assert_eq!(bench.completions().len(), 5);
+    }
+    bench
+}
+
 /// What a link sends at a time.
 fn run(bench: &mut Bench) -> Datagrams {
     let mut run = Datagrams::default();
@@ -137,7 +149,7 @@ fn answer(bench: &mut Bench, run: &Datagrams) {
 fn the_end_of_a_long_write_leaves_with_the_next_operation_or_when_less_is_on_the_way() {
     let data = vec![7; 50_000];
     for has_next in [false, true] {
-        let mut bench = open_window();
+        let mut bench = wide_window();
         (0..3).for_each(|n| bench.submit(&write(65_536 * n, &data)));
         let runs = [run(&mut bench), run(&mut bench)];
         assert!(runs.iter().all(|run| run.bytes() > 62 << 10));
@@ -164,7 +176,7 @@ fn the_end_of_a_long_write_leaves_with_the_next_operation_or_when_less_is_on_the
 
 #[test]
 fn what_is_sent_again_does_not_wait_with_the_end_of_a_long_write() {
-    let mut bench = open_window();
+    let mut bench = wide_window();
     let data = vec![7; 50_000];
     (0..3).for_each(|n| bench.submit(&write(65_536 * n, &data)));
     let runs = [run(&mut bench), run(&mut bench)];
