@@ -217,7 +217,8 @@ fn reads_of_a_page_of_several_and_of_none_have_the_bytes_or_the_error_that_they_
     let mut client = Client::new(config);
     let mut run = |space: SpaceId, operation: &Operation<'_>| {
         client.submit(START, space, operation).unwrap();
-        loop {
+        // One exchange for the epoch, one for the operation.
+        for _ in 0..3 {
             let mut sent = Datagrams::default();
             while client.transmit(START, &mut sent) {}
             for datagram in sent.iter() {
@@ -231,6 +232,7 @@ fn reads_of_a_page_of_several_and_of_none_have_the_bytes_or_the_error_that_they_
                 return (end.outcome, end.data);
             }
         }
+        panic!("no end of {operation:?}");
     };
     for (address, len) in [
         (0, 1),
