@@ -84,7 +84,8 @@ impl<C: Channel> Session<C> {
     }
 
     /// Takes a write without waiting, whose bytes the session keeps until it has ended: the
-    /// completion gives them back. It saves the copy that [`Session::submit`] makes of a long write.
+    /// completion gives them back. It saves the copy that [`Session::submit`] makes of a long
+    /// write.
     ///
     /// # Errors
     /// [`SubmitError`] with the write; if it is full, poll first.

@@ -44,8 +44,8 @@ pub trait Channel {
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError>;
 
-    /// Takes a write whose bytes belong to the channel until it has ended; the completion gives them
-    /// back. A long write is faster so where the channel would have to copy its bytes.
+    /// Takes a write whose bytes belong to the channel until it has ended; the completion gives
+    /// them back. It saves a copy where the channel would have to keep one.
     ///
     /// # Errors
     /// As [`Channel::submit`], with the bytes.

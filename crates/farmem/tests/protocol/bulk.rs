@@ -1,4 +1,4 @@
-//! What long operations do in fewer steps than others: the same as they would in all of them.
+//! Long operations, which take fewer steps than others, have the same effect.
 
 use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{
@@ -133,7 +133,7 @@ fn wide_window() -> Bench {
     bench
 }
 
-/// What a link sends at a time.
+/// The datagrams that a link sends at a time.
 fn run(bench: &mut Bench) -> Datagrams {
     let mut run = Datagrams::default();
     while run.bytes() < 62 << 10 && bench.client.transmit(bench.now, &mut run) {}

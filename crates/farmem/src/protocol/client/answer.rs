@@ -189,9 +189,9 @@ impl Client {
     }
 }
 
-/// Puts a part of a read that is not the next one where it belongs. Parts come in their order, but for those that were lost
-/// or overtaken, so what is behind the last one is not written twice: only what is left open in
-/// front of a part is filled with zeros until its own part comes.
+/// Puts a part of a read that is not the next one where it belongs. Parts come in their order, but
+/// for those that were lost or overtaken, so what is behind the last one is not written twice: only
+/// what is left open in front of a part is filled with zeros until its own part comes.
 fn put(data: &mut Vec<u8>, offset: usize, part: &[u8]) {
     if data.len() < offset {
         data.resize(offset, 0);

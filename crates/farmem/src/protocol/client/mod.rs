@@ -355,8 +355,8 @@ impl Client {
         }
     }
 
-    /// Appends the next datagram to be sent to the node, or several of a long write; returns false if
-    /// there is none at present.
+    /// Appends the next datagram to be sent to the node, or several of a long write; returns false
+    /// if there is none at present.
     pub fn transmit(&mut self, now: Instant, out: &mut Datagrams) -> bool {
         self.stamp(now);
         let Some(node) = self.node else {

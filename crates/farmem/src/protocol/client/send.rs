@@ -93,11 +93,11 @@ impl Client {
         true
     }
 
-    /// Sends parts of the first operation in the queue: as many as there is room for in the datagram
-    /// and, of a long write, in datagrams of the same run; returns false if there is room for none.
-    /// Operations take turns, so that a long one does not hold up the others. A turn is not a single
-    /// part, because operations that were submitted together would then end together, with nothing
-    /// on the way until others are submitted.
+    /// Sends parts of the first operation in the queue: as many as there is room for in the
+    /// datagram and, of a long write, in datagrams of the same run; returns false if there is room
+    /// for none. Operations take turns, so that a long one does not hold up the others. A turn is
+    /// not a single part, because operations that were submitted together would then end together,
+    /// with nothing on the way until others are submitted.
     pub(super) fn transmit_first(
         &mut self,
         now: Instant,
@@ -277,7 +277,7 @@ fn fits(request: u64, longest: usize, datagram: &Datagrams) -> bool {
     datagram.open_bytes() as u64 + request <= longest as u64
 }
 
-/// What all requests of an operation share.
+/// The parts that all requests of an operation share.
 struct Message<'a> {
     epoch: u64,
     active: &'a Active,
