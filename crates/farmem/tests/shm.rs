@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Error, Guard, Operation, PageSize, Permission, SpaceId, Value};
-use tare_farmem::protocol::{Completion, Failure, Secret};
+use tare_farmem::protocol::{Completion, Failure, OwnedWrite, Secret, SubmitError};
 use tare_farmem::transport::shm::{
     Client, ClientConfig, ConnectError, Counters, Refusal, Server, ServerConfig, Violation,
 };
@@ -297,6 +297,46 @@ fn a_long_write_is_whole_and_a_long_read_is_complete() {
 }
 
 #[test]
+fn the_bytes_of_owned_writes_come_back_also_of_those_that_wait_for_room() {
+    let node = Node::start(ServerConfig::new(1));
+    let (mut client, space) = (node.connect(), SpaceId(5));
+    alloc(&mut client, space, 8 << 20);
+    // More than the data area has room for at a time.
+    let lens = [3 << 20, 70_000, 16, 1 << 20];
+    for (n, len) in (1..).zip(lens) {
+        let write = OwnedWrite {
+            address: BASE + n,
+            data: vec![n as u8; len],
+            guard: None,
+        };
+        client.submit_write(space, write).unwrap();
+    }
+    let missing = OwnedWrite {
+        address: BASE + (8 << 20),
+        data: vec![9; 100],
+        guard: None,
+    };
+    client.submit_write(space, missing).unwrap();
+    let done = finish(&mut client);
+    for ((n, len), done) in (1u8..).zip(lens).zip(&done) {
+        assert_eq!(done.outcome, Ok(Value::None));
+        assert!(done.data == vec![n; len], "{n}");
+    }
+    assert!(matches!(done[4].outcome, Err(Failure::Refused(_))));
+    assert_eq!(done[4].data, [9; 100]);
+    let mut out = [0; 5];
+    client.read_into(space, BASE, &mut out).unwrap();
+    assert_eq!(out, [0, 1, 2, 3, 4]);
+    let wrong = OwnedWrite {
+        address: u64::MAX,
+        data: vec![1; 8],
+        guard: None,
+    };
+    let (error, write) = client.submit_write(space, wrong).expect_err("too long");
+    assert_eq!((error, write.data), (SubmitError::Length, vec![1; 8]));
+}
+
+#[test]
 fn what_is_mapped_for_reading_is_not_written() {
     let node = Node::start(ServerConfig::new(1));
     let (mut client, owner, reader) = (node.connect(), SpaceId(1), SpaceId(2));
@@ -468,10 +508,21 @@ fn a_node_that_stops_answering_is_a_timeout_and_what_was_given_up_never_runs() {
         };
         other.submit(SpaceId(1), &write).unwrap();
     }
-    let outcomes = finish(&mut other).into_iter().map(|done| done.outcome);
-    assert!(outcomes
-        .into_iter()
-        .all(|outcome| outcome == Err(Failure::OutcomeUnknown)));
+    for data in [long.clone(), vec![1; 8]] {
+        let (address, guard) = (BASE + 8, None);
+        let write = OwnedWrite {
+            address,
+            data,
+            guard,
+        };
+        other.submit_write(SpaceId(1), write).unwrap();
+    }
+    let done = finish(&mut other);
+    assert!(done
+        .iter()
+        .all(|done| done.outcome == Err(Failure::OutcomeUnknown)));
+    let lens: Vec<_> = done.iter().map(|done| done.data.len()).collect();
+    assert_eq!(lens, [0, 0, long.len(), 8]);
     node.pause.store(false, Ordering::Relaxed);
     let mut out = [9; 64];
     // The ring works on, and the node found retracted entries only.

@@ -64,6 +64,18 @@ pub(crate) struct Head {
     pub(crate) guard: Option<Guard>,
 }
 
+impl Head {
+    #[inline]
+    pub(crate) fn of_read(address: Address, length: u32) -> Head {
+        Head {
+            code: code::READ,
+            address,
+            length,
+            guard: None,
+        }
+    }
+}
+
 const AT: u64 = 1 << 16;
 const SPARSE: u64 = 1 << 17;
 
@@ -91,7 +103,7 @@ pub(crate) fn encode(operation: &Operation<'_>, body: &mut Vec<u8>) -> Head {
             word(bytes);
         }
         Operation::Read { address, len } => {
-            (head.code, head.address, head.length) = (code::READ, address, len);
+            head = Head::of_read(address, len);
         }
         Operation::Write {
             address,

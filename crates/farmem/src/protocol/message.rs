@@ -228,7 +228,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// [`Unauthorized`]; nothing is appended then.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, protection: &mut Protection, out: &mut Vec<u8>) -> Result<(), Unauthorized> {
         let start = out.len();
         let flags = if self.guard.is_some() { GUARDED } else { 0 };

@@ -25,7 +25,7 @@ mod protection;
 
 pub use aead::{Capability, Secret, TextError, Unauthorized};
 pub use client::{
-    Client, ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError,
+    Client, ClientConfig, ClientCounters, Completion, Failure, OperationId, OwnedWrite, SubmitError,
 };
 pub use datagrams::Datagrams;
 pub(crate) use datagrams::{RUN_BYTES, SEND_BYTES};

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use crate::operation::{Operation, SpaceId};
-use crate::protocol::{Completion, OperationId, SubmitError};
+use crate::protocol::{Completion, OperationId, OwnedWrite, SubmitError};
 use crate::transport::Channel;
 
 pub use asynchronous::AsyncSession;
@@ -79,6 +79,21 @@ impl<C: Channel> Session<C> {
     /// [`Error::Submit`]; if it is full, poll first.
     pub fn submit(&mut self, operation: &Operation<'_>) -> Result<OperationId, Error> {
         let id = self.channel.submit(self.space, operation)?;
+        self.outstanding += 1;
+        Ok(id)
+    }
+
+    /// Takes a write without waiting, whose bytes the session keeps until it has ended: the
+    /// completion gives them back. It saves the copy that [`Session::submit`] makes of a long
+    /// write.
+    ///
+    /// # Errors
+    /// [`SubmitError`] with the write; if it is full, poll first.
+    pub fn submit_write(
+        &mut self,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let id = self.channel.submit_write(self.space, write)?;
         self.outstanding += 1;
         Ok(id)
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use crate::operation::{Operation, SpaceId, Value};
-use crate::protocol::{Completion, Failure, OperationId, SubmitError};
+use crate::protocol::{Completion, Failure, OperationId, OwnedWrite, SubmitError};
 
 pub use faulty::{FaultCounts, Faults, Faulty};
 pub(crate) use link::share;
@@ -43,6 +43,17 @@ pub trait Channel {
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError>;
+
+    /// Takes a write whose bytes belong to the channel until it has ended; the completion gives
+    /// them back. It saves a copy where the channel would have to keep one.
+    ///
+    /// # Errors
+    /// As [`Channel::submit`], with the bytes.
+    fn submit_write(
+        &mut self,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)>;
 
     /// Sends what is to be sent, takes what has come, and does what is due. If nothing has come it
     /// waits for at most `wait`, asleep or busy as the channel was opened.
@@ -92,6 +103,14 @@ impl<C: Channel + ?Sized> Channel for Box<C> {
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
         (**self).submit(space, operation)
+    }
+
+    fn submit_write(
+        &mut self,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        (**self).submit_write(space, write)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {

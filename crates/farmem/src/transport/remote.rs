@@ -10,7 +10,8 @@ use super::link::{with_buffer, with_out, Link};
 use super::Channel;
 use crate::operation::{Operation, SpaceId};
 use crate::protocol::{
-    Client, Completion, OperationId, SubmitError, REQUEST_HEADER, RESPONSE_HEADER, SEND_BYTES,
+    Client, Completion, OperationId, OwnedWrite, SubmitError, REQUEST_HEADER, RESPONSE_HEADER,
+    SEND_BYTES,
 };
 
 /// Most pieces taken at a time. What they make room for can leave in one run, but the node should
@@ -83,6 +84,14 @@ impl<L: Link> Remote<L> {
         Ok(last)
     }
 
+    /// Sends if there is enough of it.
+    #[inline]
+    fn send_early(&mut self) {
+        if self.unsent >= EARLY_BYTES {
+            self.failed = self.send(Instant::now()).err();
+        }
+    }
+
     fn send(&mut self, now: Instant) -> io::Result<()> {
         self.unsent = 0;
         self.failed.take().map_or(Ok(()), Err)?;
@@ -117,9 +126,19 @@ impl<L: Link> Channel for Remote<L> {
             Operation::Write { data, .. } => MESSAGES_BYTES + data.len() as u64,
             _ => MESSAGES_BYTES,
         };
-        if self.unsent >= EARLY_BYTES {
-            self.failed = self.send(Instant::now()).err();
-        }
+        self.send_early();
+        Ok(id)
+    }
+
+    fn submit_write(
+        &mut self,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let bytes = MESSAGES_BYTES + write.data.len() as u64;
+        let id = self.client.submit_write_soon(space, write)?;
+        self.unsent += bytes;
+        self.send_early();
         Ok(id)
     }
 

@@ -12,7 +12,9 @@ use tare_sim::{EventQueue, Instant};
 use super::link::{with_buffer, Link};
 use super::Channel;
 use crate::operation::{Operation, SpaceId};
-use crate::protocol::{peek, Client, Completion, Datagrams, OperationId, SubmitError, SEND_BYTES};
+use crate::protocol::{
+    peek, Client, Completion, Datagrams, OperationId, OwnedWrite, SubmitError, SEND_BYTES,
+};
 
 /// A link that many clients of one thread share, each with a space of its own: a hundred thousand
 /// sessions need no hundred thousand sockets. Responses find their client by the space.
@@ -229,6 +231,19 @@ impl<L: Link> Channel for Member<L> {
         let entry = clients.entry(self.index).ok_or(SubmitError::Full)?;
         debug_assert_eq!(space, entry.space);
         entry.client.submit_soon(space, operation)
+    }
+
+    fn submit_write(
+        &mut self,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let mut clients = self.clients.borrow_mut();
+        clients.make_ready(self.index);
+        match clients.entry(self.index) {
+            Some(entry) => entry.client.submit_write_soon(space, write),
+            None => Err((SubmitError::Full, write)),
+        }
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 mod aead;
 mod bench;
+mod bulk;
 mod faults;
 mod format;
 mod linearizable;

@@ -176,7 +176,7 @@ fn segments_that_arrive_together_have_one_answer() {
 }
 
 /// Returns both sides after long writes that have opened the window.
-fn open_window() -> Bench {
+pub(crate) fn open_window() -> Bench {
     let client = ClientConfig {
         queueing: 100 * MILLISECOND,
         requests_max: 4096,

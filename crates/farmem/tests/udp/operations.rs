@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tare_farmem::operation::{Error as Refusal, Operation, PageSize, Permission, SpaceId, Value};
-use tare_farmem::protocol::{Client, Failure};
+use tare_farmem::protocol::{Client, Failure, OwnedWrite};
 use tare_farmem::session::{Error, Session};
 use tare_farmem::transport::{Remote, UdpLink, Waiting};
 
@@ -165,6 +165,35 @@ fn batches_of_more_parts_than_may_be_outstanding_are_read_and_written_completely
     let mut two = [0; 2];
     session.read(address, &mut two).unwrap();
     assert_eq!(&two, b"ac");
+}
+
+#[test]
+fn owned_writes_are_read_back_and_give_back_their_bytes() {
+    let service = service(ANY, 1);
+    let mut session = session(&service);
+    session.open().unwrap();
+    let address = session.alloc(16 * 100_000).unwrap();
+    for n in 0..16 {
+        let write = OwnedWrite {
+            address: address + n * 100_000,
+            data: vec![n as u8 | 0x80; 100_000],
+            guard: None,
+        };
+        session.submit_write(write).unwrap();
+    }
+    let mut given_back = 0;
+    while session.outstanding() > 0 {
+        let ended = session.poll(Duration::from_secs(1)).unwrap();
+        let ended = ended.expect("it ends");
+        assert_eq!(ended.outcome, Ok(Value::None));
+        given_back += ended.data.len();
+    }
+    assert_eq!(given_back, 16 * 100_000);
+    let mut bytes = vec![0; 16 * 100_000];
+    session.read(address, &mut bytes).unwrap();
+    for (n, part) in bytes.chunks(100_000).enumerate() {
+        assert!(part.iter().all(|byte| *byte == n as u8 | 0x80), "{n}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tare_sim::Instant;
 use super::super::codec::{self, code, status};
 use super::super::message::{Response, RECEIVED_MAX};
 use super::super::node::DATAGRAM_MIN;
-use super::{Attempt, Client, Failure, NodeInfo, HELLO};
+use super::{nanos, Attempt, Client, Failure, NodeInfo, HELLO};
 use crate::operation::Value;
 
 impl Client {
@@ -31,7 +31,7 @@ impl Client {
         self.hello = HELLO;
         self.node = Some(NodeInfo {
             datagram_bytes: usize::try_from(datagram_bytes).unwrap_or(usize::MAX),
-            timeout: Duration::from_nanos(u64::from_le_bytes(*timeout)),
+            timeout_ns: u64::from_le_bytes(*timeout).min(nanos(self.config.timeout)),
             write_max: u64::from_le_bytes(*write_max),
             time_ns: response.time_ns,
             at: now,
@@ -173,9 +173,14 @@ impl Client {
         };
         if active.answered == 0 {
             active.data = self.buffers.pop().unwrap_or_default();
-            active.data.reserve_exact(active.head.length as usize);
+            if active.data.capacity() < active.head.length as usize {
+                active.data.reserve_exact(active.head.length as usize);
+            }
         }
-        put(&mut active.data, part.offset as usize, response.body);
+        match active.data.len() == part.offset as usize {
+            true => active.data.extend_from_slice(response.body),
+            false => put(&mut active.data, part.offset as usize, response.body),
+        }
         active.answered += part.length;
         if active.answered == active.head.length {
             let length = active.head.length;
@@ -184,9 +189,9 @@ impl Client {
     }
 }
 
-/// Puts a part of a read where it belongs. Parts come in their order, but for those that were lost
-/// or overtaken, so what is behind the last one is not written twice: only what is left open in
-/// front of a part is filled with zeros until its own part comes.
+/// Puts a part of a read that is not the next one where it belongs. Parts come in their order, but
+/// for those that were lost or overtaken, so what is behind the last one is not written twice: only
+/// what is left open in front of a part is filled with zeros until its own part comes.
 fn put(data: &mut Vec<u8>, offset: usize, part: &[u8]) {
     if data.len() < offset {
         data.resize(offset, 0);

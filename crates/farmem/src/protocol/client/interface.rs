@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::super::protection::{Authentication, KEYS_MAX};
-use crate::operation::{Error, SpaceId, Value};
+use crate::operation::{Address, Error, Guard, SpaceId, Value};
 
 /// The settings of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,18 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// A write with bytes of its own: since nothing else can change or drop them, they need not be
+/// copied to be kept until the write has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedWrite {
+    /// The first byte.
+    pub address: Address,
+    /// At most [`LEN_MAX`](crate::operation::LEN_MAX) bytes.
+    pub data: Vec<u8>,
+    /// The lock under which it happens.
+    pub guard: Option<Guard>,
+}
+
 /// The end of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -132,7 +144,7 @@ pub struct Completion {
     pub space: SpaceId,
     /// The value, or the reason why there is none.
     pub outcome: Result<Value, Failure>,
-    /// The bytes that were read; empty for other operations.
+    /// The bytes that were read, or those of an [`OwnedWrite`]; empty for other operations.
     pub data: Vec<u8>,
 }
 

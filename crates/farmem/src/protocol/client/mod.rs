@@ -18,13 +18,15 @@ use self::order::{Footprint, Order};
 use self::path::{Bounds, Path};
 use self::requests::{Attempt, Requests};
 use super::aead::Capability;
-use super::codec::{self, code, status};
+use super::codec::{self, code, status, Head};
 use super::datagrams::Datagrams;
 use super::message::{Malformed, Response, MESSAGE_MAX, OPERATION_MAX};
 use super::node::DATAGRAM_MIN;
 use super::protection::Protection;
 use crate::operation::{Operation, SpaceId, Value};
-pub use interface::{ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError};
+pub use interface::{
+    ClientConfig, ClientCounters, Completion, Failure, OperationId, OwnedWrite, SubmitError,
+};
 
 /// A client of one node, for any number of spaces, without sockets and clocks.
 ///
@@ -63,7 +65,8 @@ pub struct Client {
 #[derive(Clone, Copy, Debug)]
 struct NodeInfo {
     datagram_bytes: usize,
-    timeout: Duration,
+    /// The time after which an operation is given up, this client's if that is less.
+    timeout_ns: u64,
     write_max: u64,
     /// A time of the node, and when it came.
     time_ns: u64,
@@ -161,34 +164,112 @@ impl Client {
         Ok(id)
     }
 
+    /// Takes a write whose bytes it keeps until the write has ended, without a copy of them. The
+    /// completion gives them back.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`], with the bytes.
+    pub fn submit_write(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        self.stamp(now);
+        self.take_write(now, space, write)
+    }
+
+    /// The same at a time that is not known yet.
+    #[inline]
+    pub(crate) fn submit_write_soon(
+        &mut self,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let id = self.take_write(Instant::NEVER, space, write)?;
+        self.is_unstamped = true;
+        Ok(id)
+    }
+
+    fn take_write(
+        &mut self,
+        submitted: Instant,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let OwnedWrite { address, guard, .. } = write;
+        if let Err(error) = self.check(space, (address, write.data.len() as u64)) {
+            return Err((error, write));
+        }
+        let head = Head {
+            code: code::WRITE,
+            address,
+            // It is at most `OPERATION_MAX`.
+            length: write.data.len() as u32,
+            guard,
+        };
+        let operation = Operation::Write {
+            address,
+            data: &[],
+            guard,
+        };
+        let footprint = Footprint::new(&operation, &head);
+        Ok(self.enter(submitted, space, head, footprint, write.data, true))
+    }
+
     fn take(
         &mut self,
         submitted: Instant,
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
-        if let Operation::Read { address, len } = *operation {
-            check_range(address, u64::from(len))?;
-        } else if let Operation::Write { address, data, .. } = *operation {
-            check_range(address, data.len() as u64)?;
-        }
+        let range = match *operation {
+            Operation::Read { address, len } => {
+                // As below, in fewer steps.
+                self.check(space, (address, len.into()))?;
+                let head = Head::of_read(address, len);
+                let footprint = Footprint::new(operation, &head);
+                return Ok(self.enter(submitted, space, head, footprint, Vec::new(), false));
+            }
+            Operation::Write { address, data, .. } => (address, data.len() as u64),
+            _ => (0, 0),
+        };
+        self.check(space, range)?;
+        let mut data = self.buffers.pop().unwrap_or_default();
+        let head = codec::encode(operation, &mut data);
+        let footprint = Footprint::new(operation, &head);
+        Ok(self.enter(submitted, space, head, footprint, data, false))
+    }
+
+    /// Checks whether an operation on this range can be taken.
+    #[inline]
+    fn check(&mut self, space: SpaceId, (address, bytes): (u64, u64)) -> Result<(), SubmitError> {
+        check_range(address, bytes)?;
         if self.operations.len() >= self.config.operations_max {
             return Err(SubmitError::Full);
         }
-        if !self.protection.is_authorized(space) {
-            return Err(SubmitError::Unauthorized);
+        match self.protection.is_authorized(space) {
+            true => Ok(()),
+            false => Err(SubmitError::Unauthorized),
         }
-        let mut data = match operation {
-            Operation::Read { .. } => Vec::new(),
-            _ => self.buffers.pop().unwrap_or_default(),
-        };
-        let head = codec::encode(operation, &mut data);
+    }
+
+    /// Enters an operation that was checked.
+    #[inline(always)]
+    fn enter(
+        &mut self,
+        submitted: Instant,
+        space: SpaceId,
+        head: Head,
+        footprint: Footprint,
+        data: Vec<u8>,
+        is_owned: bool,
+    ) -> OperationId {
         let id = OperationId(self.counters.submitted);
         self.counters.submitted += 1;
         let slot = self.operations.next_slot();
         let blockers = &mut self.blockers;
         blockers.clear();
-        let footprint = Footprint::new(operation, &head);
         self.order.enter(slot, space, footprint, blockers);
         for blocker in blockers.iter() {
             if let Some((_, blocker)) = self.operations.at(*blocker) {
@@ -201,6 +282,7 @@ impl Client {
             space,
             head,
             data: Vec::new(),
+            is_owned,
             submitted,
             first: None,
             sent: 0,
@@ -218,7 +300,7 @@ impl Client {
         } else {
             self.ready.push_back(handle);
         }
-        Ok(id)
+        id
     }
 
     /// Asks the cache for what the next operation needs of the client, and does not wait for it:
@@ -273,7 +355,8 @@ impl Client {
         }
     }
 
-    /// Appends the next datagram to be sent to the node; returns false if there is none at present.
+    /// Appends the next datagram to be sent to the node, or several of a long write; returns false
+    /// if there is none at present.
     pub fn transmit(&mut self, now: Instant, out: &mut Datagrams) -> bool {
         self.stamp(now);
         let Some(node) = self.node else {
@@ -282,6 +365,9 @@ impl Client {
             }
             return end(out);
         };
+        if out.bytes() == 0 && self.holds_end() {
+            return false;
+        }
         let longest = self.config.datagram_bytes.min(node.datagram_bytes);
         while self.transmit_again(now, longest, out) {}
         if self.requests.again.is_empty() && !self.waits_for_burst() {
@@ -315,7 +401,7 @@ impl Client {
             }
         }
         while let Some((slot, active)) = self.operations.oldest() {
-            if active.submitted + self.timeout() > now {
+            if self.end_of(active.submitted) > now {
                 break;
             }
             self.give_up(slot);
@@ -331,7 +417,7 @@ impl Client {
             None => self.hello.next,
             Some(_) => Instant::NEVER,
         };
-        let deadline = oldest.submitted + self.timeout();
+        let deadline = self.end_of(oldest.submitted);
         self.requests.next_due(&self.path).min(deadline).min(next)
     }
 
@@ -381,10 +467,14 @@ impl Client {
         self.counters
     }
 
+    /// The time when an operation is given up.
     #[inline]
-    fn timeout(&self) -> Duration {
-        let node = self.node.map_or(Duration::MAX, |node| node.timeout);
-        self.config.timeout.min(node)
+    fn end_of(&self, submitted: Instant) -> Instant {
+        let timeout_ns = match &self.node {
+            Some(node) => node.timeout_ns,
+            None => nanos(self.config.timeout),
+        };
+        Instant::from_nanos(submitted.as_nanos().saturating_add(timeout_ns))
     }
 
     fn finish(&mut self, slot: u32, outcome: Result<Value, Failure>) {
@@ -398,7 +488,9 @@ impl Client {
     fn finish_read(&mut self, slot: u32, length: u32) {
         let mut fences = Vec::new();
         self.end(slot, Ok(Value::Bytes(length)), &mut fences);
-        self.end_fences(fences);
+        if !fences.is_empty() {
+            self.end_fences(fences);
+        }
     }
 
     /// Ends fences, and those that wait for them: not by recursion, because there may be thousands.
@@ -417,6 +509,7 @@ impl Client {
         self.order.leave(slot);
         let data = match outcome {
             Ok(Value::Bytes(_)) => ended.data,
+            _ if ended.is_owned => ended.data,
             _ => {
                 self.recycle(ended.data);
                 Vec::new()

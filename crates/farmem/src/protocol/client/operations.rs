@@ -14,6 +14,8 @@ pub(super) struct Active {
     pub(super) head: Head,
     /// The body to send, or the buffer of a read.
     pub(super) data: Vec<u8>,
+    /// The body is the caller's, who gets it back.
+    pub(super) is_owned: bool,
     /// [`Instant::NEVER`] until it is known.
     pub(super) submitted: Instant,
     /// Its first request; `None` if nothing was sent.
@@ -32,6 +34,7 @@ pub(super) struct Ended {
     pub(super) id: OperationId,
     pub(super) space: SpaceId,
     pub(super) data: Vec<u8>,
+    pub(super) is_owned: bool,
     pub(super) dependents: Vec<u32>,
 }
 
@@ -155,6 +158,7 @@ impl Operations {
             id: active.id,
             space: active.space,
             data: std::mem::take(&mut active.data),
+            is_owned: active.is_owned,
             dependents: std::mem::take(&mut active.dependents),
         };
         place.active = None;
@@ -181,6 +185,12 @@ impl Operations {
     #[inline]
     pub(super) fn get(&self, handle: Handle) -> Option<&Active> {
         let active = self.slots.get(handle.slot as usize)?.active.as_ref();
+        active.filter(|active| active.id.0 as u32 == handle.number)
+    }
+
+    #[inline]
+    pub(super) fn find(&mut self, handle: Handle) -> Option<&mut Active> {
+        let active = self.slots.get_mut(handle.slot as usize)?.active.as_mut();
         active.filter(|active| active.id.0 as u32 == handle.number)
     }
 

@@ -139,7 +139,7 @@ impl Order {
 
     /// Enters an operation; appends the slots of the operations that it must wait for to
     /// `blockers`, some perhaps twice.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enter(
         &mut self,
         slot: u32,
@@ -148,13 +148,10 @@ impl Order {
         blockers: &mut Vec<u32>,
     ) {
         let is_narrow = footprint.is_narrow();
-        if !is_narrow || !self.wide.is_empty() {
-            self.compare(slot, space, footprint, blockers);
-        }
         let is_read = footprint.is_read();
-        self.writers += u32::from(!is_read);
-        if is_narrow && self.needs_index(is_read) {
-            self.index(slot, space, footprint, blockers);
+        // While all are narrow reads, as mostly, there is nothing to find.
+        if !is_narrow || !is_read || self.is_indexed || !self.wide.is_empty() {
+            self.find_blockers(slot, space, footprint, blockers);
         }
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, EMPTY);
@@ -164,6 +161,24 @@ impl Order {
         entry.footprint.kind = footprint.kind;
         entry.footprint.first = footprint.first;
         entry.footprint.last = footprint.last;
+    }
+
+    /// Finds what an operation must wait for, and lets those after it find it.
+    fn find_blockers(
+        &mut self,
+        slot: u32,
+        space: SpaceId,
+        footprint: Footprint,
+        blockers: &mut Vec<u32>,
+    ) {
+        let (is_narrow, is_read) = (footprint.is_narrow(), footprint.is_read());
+        if !is_narrow || !self.wide.is_empty() {
+            self.compare(slot, space, footprint, blockers);
+        }
+        self.writers += u32::from(!is_read);
+        if is_narrow && self.needs_index(is_read) {
+            self.index(slot, space, footprint, blockers);
+        }
     }
 
     /// Compares an operation with those that are not in the index, or with all.
@@ -243,7 +258,7 @@ impl Order {
     }
 
     /// Removes an operation that has completed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leave(&mut self, slot: u32) {
         let Some(entry) = self.entries.get_mut(slot as usize) else {
             return;

@@ -80,8 +80,13 @@ impl Path {
     }
 
     /// The time after which an attempt is taken for lost, `earlier` being the attempts before it.
-    #[inline]
     pub(super) fn timeout(&self, earlier: u32) -> Duration {
+        Duration::from_nanos(self.timeout_ns(earlier))
+    }
+
+    /// The same in nanoseconds.
+    #[inline]
+    pub(super) fn timeout_ns(&self, earlier: u32) -> u64 {
         let bounds = &self.bounds;
         let first = match self.smoothed_ns {
             0 => bounds.timeout_initial_ns,
@@ -89,13 +94,14 @@ impl Path {
         };
         let least = bounds.timeout_min_ns.min(bounds.timeout_max_ns);
         let first = first.max(least).saturating_mul(1 << earlier.min(10));
-        Duration::from_nanos(first.min(bounds.timeout_max_ns))
+        first.min(bounds.timeout_max_ns)
     }
 
-    /// The time after which an attempt is taken for lost if one that was sent later is answered.
+    /// The time after which an attempt is taken for lost if one that was sent later is answered, in
+    /// nanoseconds.
     #[inline]
-    pub(super) fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.smoothed_ns + 4 * self.variation_ns)
+    pub(super) fn round_trip_ns(&self) -> u64 {
+        self.smoothed_ns + 4 * self.variation_ns
     }
 
     /// Takes the round trip of an attempt of `bytes` in both directions, while `outstanding` bytes
@@ -119,7 +125,7 @@ impl Path {
         let target = least + self.bounds.queueing_ns;
         if rtt > target {
             let excess = 0.8 * (rtt - target) as f64 / rtt as f64;
-            let sent = Instant::ZERO + Duration::from_nanos(now.as_nanos().saturating_sub(rtt_ns));
+            let sent = Instant::from_nanos(now.as_nanos().saturating_sub(rtt_ns));
             let least = self.bounds.window_initial().min(self.window);
             self.shrink(now, sent, 1.0 - excess.min(0.5), least);
         } else if outstanding * 2 >= self.window {

@@ -253,14 +253,20 @@ impl Requests {
         };
         let at = attempt.at;
         let is_only = attempt.earlier == 0 && attempt.later == 0 && attempt.state == State::Flying;
-        self.answered = self.answered.max(at);
-        if !is_only {
-            return self.remove(id);
+        if is_only {
+            // Nearly always; the rest does the same for all attempts of a part.
+            attempt.state = State::Over;
+            let (bytes, response_bytes) = (attempt.bytes(), attempt.response_bytes);
+            self.bytes -= bytes;
+            self.response_bytes -= u64::from(response_bytes);
+            self.len -= 1;
+            if id == self.first || self.attempts.len() > ATTEMPTS_MORE {
+                self.forget();
+            }
+        } else {
+            self.remove(id);
         }
-        // Nearly always; the rest does the same for all attempts of a part.
-        self.end(id);
-        self.len -= 1;
-        self.forget();
+        self.answered = self.answered.max(at);
     }
 
     /// Ends one attempt; returns the distance to the one before it.
@@ -335,11 +341,11 @@ impl Requests {
     /// then it needs no patience.
     #[inline]
     fn lost_at(&self, attempt: &Attempt, path: &Path) -> Instant {
-        attempt.at
-            + match attempt.at < self.answered {
-                true => path.round_trip(),
-                false => path.timeout(attempt.retries.into()),
-            }
+        let after_ns = match attempt.at < self.answered {
+            true => path.round_trip_ns(),
+            false => path.timeout_ns(attempt.retries.into()),
+        };
+        Instant::from_nanos(attempt.at.as_nanos().saturating_add(after_ns))
     }
 
     /// The time from which on [`Requests::due`] has something.

@@ -5,11 +5,17 @@ use tare_sim::Instant;
 use super::super::codec::{code, Head};
 use super::super::datagrams::{Datagrams, RUN_BYTES, SEND_BYTES};
 use super::super::message::{Request, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER};
-use super::{Attempt, Client, Failure, First, Handle, NodeInfo, Requests};
+use super::super::protection::Protection;
+use super::operations::Active;
+use super::path::Path;
+use super::{Attempt, Client, ClientConfig, Failure, First, NodeInfo, Requests};
 use crate::operation::{Error, SpaceId};
 
 /// Bytes of an operation after which it is the turn of the next one.
 const TURN_BYTES: u32 = 64 << 10;
+
+/// Bytes on the way that are enough to do for the node while the end of a write waits: two runs.
+const HOLD_BYTES: u64 = 2 * SEND_BYTES as u64;
 
 /// The next segment of a long write.
 enum Segment {
@@ -60,28 +66,38 @@ impl Client {
             return false;
         };
         if let Some(&attempt) = self.requests.find(id) {
-            if self.operations.get(attempt.operation).is_none() {
+            let bytes = (attempt.request_bytes.into(), attempt.response_bytes.into());
+            let active = self.operations.get(attempt.operation);
+            let sent = active.and_then(|active| Some((active, active.first.as_ref()?)));
+            let Some((active, first)) = sent else {
                 self.requests.remove(id);
-            } else if !self.has_room(
-                (attempt.request_bytes.into(), attempt.response_bytes.into()),
-                longest,
-                datagram,
-            ) {
+                self.requests.again.pop_front();
+                return true;
+            };
+            if !in_window(&self.requests, &self.path, &self.config, bytes) {
+                self.is_blocked = true;
                 return false;
-            } else if let Some((id, attempt)) = self.requests.retry(id, now) {
-                self.counters.retransmissions += 1;
+            }
+            if !fits(bytes.0, longest, datagram) {
+                return false;
+            }
+            if let Some((id, attempt)) = self.requests.retry(id, now) {
                 let part = (attempt.offset, attempt.length);
-                self.emit(id, attempt.operation, part, datagram);
+                let message = Message::new(self.epoch, active, first);
+                message.emit(id, part, &mut self.protection, datagram);
+                self.counters.retransmissions += 1;
+                self.counters.requests += 1;
             }
         }
         self.requests.again.pop_front();
         true
     }
 
-    /// Sends the next part of the first operation in the queue, if there is room for it; returns
-    /// false if not. Operations take turns, so that a long one does not hold up the others. A turn
-    /// is not a single part, because operations that were submitted together would then end
-    /// together, with nothing on the way until others are submitted.
+    /// Sends parts of the first operation in the queue: as many as there is room for in the
+    /// datagram and, of a long write, in datagrams of the same run; returns false if there is room
+    /// for none. Operations take turns, so that a long one does not hold up the others. A turn is
+    /// not a single part, because operations that were submitted together would then end together,
+    /// with nothing on the way until others are submitted.
     pub(super) fn transmit_first(
         &mut self,
         now: Instant,
@@ -95,7 +111,7 @@ impl Client {
         let Some(&handle) = self.ready.front() else {
             return false;
         };
-        let Some(active) = self.operations.get(handle) else {
+        let Some(active) = self.operations.find(handle) else {
             self.ready.pop_front();
             return true;
         };
@@ -105,39 +121,75 @@ impl Client {
             self.finish(handle.slot, Err(Failure::Refused(Error::Length)));
             return true;
         }
+        let trailer = self.config.authentication.trailer_len();
         let part = match active.first {
-            None => self.part(&head, longest),
+            None => part_bytes(&head, longest, trailer),
             Some(first) => first.part,
         };
-        let offset = active.sent;
-        let length = part.min(head.length - offset);
-        let bytes = self.message_bytes(&head, active.data.len(), length);
-        if self.requests.len() >= self.config.requests_max
-            || !self.has_room(bytes, longest, datagram)
-        {
-            return false;
-        }
-        let attempt = Attempt::first(handle, (offset, length), now, bytes);
-        let id = self.requests.insert(&attempt);
-        let passed_ns = now.as_nanos().saturating_sub(node.at.as_nanos());
-        let at_ns = node.time_ns.saturating_add(passed_ns);
-        if let Some((_, active)) = self.operations.at(handle.slot) {
-            active.sent += length;
-            active.first.get_or_insert(First {
-                id,
-                at: now,
-                at_ns,
-                part,
+        let mut is_sent = false;
+        loop {
+            let offset = active.sent;
+            let length = part.min(head.length - offset);
+            let bytes = message_bytes(&head, trailer, active.data.len(), length);
+            if self.requests.len() >= self.config.requests_max {
+                return is_sent;
+            }
+            if !in_window(&self.requests, &self.path, &self.config, bytes) {
+                self.is_blocked = true;
+                return is_sent;
+            }
+            if !fits(bytes.0, longest, datagram) {
+                // Not the last datagram of a run, which may be another operation's.
+                let run = datagram.bytes() + longest;
+                let is_whole = head.code == code::WRITE && length == part;
+                if !is_sent || !is_whole || run >= SEND_BYTES || run + longest > RUN_BYTES {
+                    return is_sent;
+                }
+                datagram.end();
+            }
+            let attempt = Attempt::first(handle, (offset, length), now, bytes);
+            let id = self.requests.insert(&attempt);
+            active.sent = offset + length;
+            let first = *active.first.get_or_insert_with(|| {
+                let passed_ns = now.as_nanos().saturating_sub(node.at.as_nanos());
+                let at_ns = node.time_ns.saturating_add(passed_ns);
+                let at = now;
+                First {
+                    id,
+                    at,
+                    at_ns,
+                    part,
+                }
             });
-            let is_over = active.sent / TURN_BYTES != offset / TURN_BYTES;
+            let message = Message::new(self.epoch, active, &first);
+            message.emit(id, (offset, length), &mut self.protection, datagram);
+            self.counters.requests += 1;
             if active.sent == head.length {
                 self.ready.pop_front();
-            } else if is_over {
-                self.ready.rotate_left(1);
+                return true;
             }
+            if active.sent / TURN_BYTES != offset / TURN_BYTES {
+                self.ready.rotate_left(1);
+                return true;
+            }
+            is_sent = true;
         }
-        self.emit(id, handle, (offset, length), datagram);
-        true
+    }
+
+    /// Returns true while all that is to be sent is the end of a long write, less than a run of
+    /// datagrams, and the node has enough to do until it is answered: the end then leaves with the
+    /// next operation, in one system call for each side, or when less is on the way (as with the
+    /// algorithm of Nagle, RFC 896).
+    pub(super) fn holds_end(&self) -> bool {
+        if self.requests.bytes < HOLD_BYTES || self.ready.len() != 1 {
+            return false;
+        }
+        let active = self.ready.front().and_then(|one| self.operations.get(*one));
+        let is_end = active.is_some_and(|active| {
+            let left = active.head.length - active.sent;
+            active.head.code == code::WRITE && active.sent > 0 && (left as usize) < RUN_BYTES / 2
+        });
+        is_end && self.requests.again.is_empty()
     }
 
     /// Sees to it that the last segment of a long write, which is shorter than the others, is the
@@ -169,7 +221,8 @@ impl Client {
         let rest = head.length - active.sent;
         match first {
             Some(first) if head.length > first.part && rest < first.part => {
-                let (request, _) = self.message_bytes(&head, 0, rest);
+                let trailer = self.config.authentication.trailer_len();
+                let (request, _) = message_bytes(&head, trailer, 0, rest);
                 Some(Segment::End(request as usize))
             }
             Some(first) if rest >= first.part => Some(Segment::Whole),
@@ -177,67 +230,81 @@ impl Client {
             _ => None,
         }
     }
+}
 
-    /// Returns the bytes of a request or response that carry data, in datagrams of up to `longest`.
-    #[inline]
-    pub(super) fn part(&self, head: &Head, longest: usize) -> u32 {
-        let trailer = self.config.authentication.trailer_len();
-        let around = match head.code {
-            code::READ => RESPONSE_HEADER,
-            _ => REQUEST_HEADER + guard_len(head),
-        };
-        ((longest - around - trailer) & !7) as u32
+/// Returns the bytes of a request or response that carry data, in datagrams of up to `longest`.
+#[inline]
+fn part_bytes(head: &Head, longest: usize, trailer: usize) -> u32 {
+    let around = match head.code {
+        code::READ => RESPONSE_HEADER,
+        _ => REQUEST_HEADER + guard_len(head),
+    };
+    ((longest - around - trailer) & !7) as u32
+}
+
+/// Returns the bytes of a request for `length` bytes, and of its response as far as they can be
+/// foreseen. `data` is the length of what is sent behind the header if that is no part of a write.
+#[inline]
+fn message_bytes(head: &Head, trailer: usize, data: usize, length: u32) -> (u64, u64) {
+    let request = REQUEST_HEADER + guard_len(head) + trailer;
+    let response = RESPONSE_HEADER + trailer;
+    let (request, response) = match head.code {
+        code::READ => (request, response + length as usize),
+        code::WRITE => (request + length as usize, response),
+        _ => (request + data, response),
+    };
+    (request as u64, response as u64)
+}
+
+/// Returns true if so many bytes of a request and its response may be on the way beside all others.
+#[inline]
+fn in_window(
+    requests: &Requests,
+    path: &Path,
+    config: &ClientConfig,
+    (request, response): (u64, u64),
+) -> bool {
+    let (bytes, response_bytes) = (requests.bytes, requests.response_bytes);
+    // One request is always allowed, however long the response.
+    bytes == 0
+        || (bytes + request + response <= path.window()
+            && response_bytes + response <= config.response_bytes_max)
+}
+
+/// Returns true if a datagram has room for a request of so many bytes.
+#[inline]
+fn fits(request: u64, longest: usize, datagram: &Datagrams) -> bool {
+    datagram.open_bytes() as u64 + request <= longest as u64
+}
+
+/// The parts that all requests of an operation share.
+struct Message<'a> {
+    epoch: u64,
+    active: &'a Active,
+    first: &'a First,
+}
+
+impl<'a> Message<'a> {
+    #[inline(always)]
+    fn new(epoch: u64, active: &'a Active, first: &'a First) -> Message<'a> {
+        Message {
+            epoch,
+            active,
+            first,
+        }
     }
 
-    /// Returns the bytes of a request for `length` bytes, and of its response as far as they can be
-    /// foreseen. `data` is the length of what is sent behind the header if that is no part of a
-    /// write.
-    #[inline]
-    pub(super) fn message_bytes(&self, head: &Head, data: usize, length: u32) -> (u64, u64) {
-        let trailer = self.config.authentication.trailer_len();
-        let request = REQUEST_HEADER + guard_len(head) + trailer;
-        let response = RESPONSE_HEADER + trailer;
-        let (request, response) = match head.code {
-            code::READ => (request, response + length as usize),
-            code::WRITE => (request + length as usize, response),
-            _ => (request + data, response),
-        };
-        (request as u64, response as u64)
-    }
-
-    fn has_room(
-        &mut self,
-        (request, response): (u64, u64),
-        longest: usize,
-        datagram: &Datagrams,
-    ) -> bool {
-        let Requests {
-            bytes,
-            response_bytes,
-            ..
-        } = self.requests;
-        // One request is always allowed, however long the response.
-        let in_window = bytes == 0
-            || (bytes + request + response <= self.path.window()
-                && response_bytes + response <= self.config.response_bytes_max);
-        self.is_blocked |= !in_window;
-        in_window && datagram.open_bytes() as u64 + request <= longest as u64
-    }
-
-    /// Appends an attempt to a datagram.
-    #[inline]
+    /// Appends the attempt with this number to a datagram.
+    #[inline(always)]
     fn emit(
-        &mut self,
+        &self,
         id: u64,
-        handle: Handle,
         (offset, part): (u32, u32),
+        protection: &mut Protection,
         datagram: &mut Datagrams,
     ) {
-        let active = self.operations.get(handle);
-        let Some((active, first)) = active.and_then(|active| Some((active, active.first?))) else {
-            return;
-        };
-        let head = active.head;
+        let (active, first) = (self.active, self.first);
+        let head = &active.head;
         let (address, length, body) = match head.code {
             code::READ => (head.address + u64::from(offset), part, &[][..]),
             code::WRITE => {
@@ -262,9 +329,8 @@ impl Client {
             guard: head.guard,
             body,
         };
-        // As above.
-        let _ = request.emit(&mut self.protection, &mut datagram.bytes);
-        self.counters.requests += 1;
+        // A space has a capability since the operation was taken.
+        let _ = request.emit(protection, &mut datagram.bytes);
     }
 }
 

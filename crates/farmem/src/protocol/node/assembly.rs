@@ -15,13 +15,18 @@ const WRITES_MAX_PER_SPACE: usize = 128;
 /// The segments of writes, until each write is complete or too old to be completed.
 #[derive(Debug)]
 pub(super) struct Assemblies {
-    writes: HashMap<(SpaceId, u64), Assembly, Keyed>,
+    /// The write of the last segment, which is mostly that of the next one. It is not in `writes`.
+    recent: Option<(Key, Assembly)>,
+    writes: HashMap<Key, Assembly, Keyed>,
     bytes_max: u64,
     bytes_max_per_space: u64,
     /// The memory of a write that was complete. Writes come one like the other, and the allocator
     /// would give so much back to the system and fetch it again each time.
     spare: Vec<u8>,
 }
+
+/// The space of a write, and the number of its first attempt.
+type Key = (SpaceId, u64);
 
 /// The longest memory that is kept.
 const SPARE_BYTES_MAX: usize = 1 << 20;
@@ -34,6 +39,8 @@ struct Assembly {
     arrived: Vec<u64>,
     missing: u32,
     expires_ns: u64,
+    /// The offset and the index of the segment after the last one that came.
+    next: (u32, u32),
 }
 
 /// The fields that all segments of a write share.
@@ -43,6 +50,66 @@ struct Shape {
     length: u32,
     segment: u32,
     guard: Option<Guard>,
+}
+
+impl Shape {
+    #[inline]
+    fn of(request: &Request<'_>) -> Shape {
+        Shape {
+            address: request.address,
+            length: request.length,
+            segment: request.segment,
+            guard: request.guard,
+        }
+    }
+}
+
+impl Assembly {
+    fn new(request: &Request<'_>, mut data: Vec<u8>, expires_ns: u64) -> Assembly {
+        let segments = request.length.div_ceil(request.segment);
+        // What another write left in it is never seen: all is written before it is complete.
+        data.resize(request.length as usize, 0);
+        Assembly {
+            shape: Shape::of(request),
+            data,
+            arrived: vec![0; segments.div_ceil(64) as usize],
+            missing: segments,
+            expires_ns,
+            next: (0, 0),
+        }
+    }
+
+    /// Takes a segment of the write, unless it came before.
+    #[inline]
+    fn put(&mut self, request: &Request<'_>) -> Result<(), Malformed> {
+        let (offset, at) = (request.offset, request.offset as usize);
+        let index = match self.next {
+            // Nearly always; a division takes as long as much of the rest.
+            (next, index) if next == offset => index,
+            _ => offset / request.segment,
+        };
+        self.next = (offset + request.segment, index + 1);
+        let bit = 1 << (index % 64);
+        let word = self.arrived.get_mut(index as usize / 64);
+        let place = self.data.get_mut(at..at + request.body.len());
+        let (Some(word), Some(place)) = (word, place) else {
+            return Err(Malformed::Segment);
+        };
+        if *word & bit != 0 {
+            return Ok(());
+        }
+        place.copy_from_slice(request.body);
+        *word |= bit;
+        self.missing -= 1;
+        Ok(())
+    }
+
+    /// Returns true if a segment came before.
+    fn has(&self, request: &Request<'_>) -> bool {
+        let index = request.offset / request.segment;
+        let word = self.arrived.get(index as usize / 64);
+        word.is_some_and(|word| word & 1 << (index % 64) != 0)
+    }
 }
 
 /// The effect of a segment.
@@ -62,6 +129,7 @@ impl Assemblies {
     /// Keeps writes of up to this many bytes in all, and of one space.
     pub(super) fn new(bytes_max: u64, bytes_max_per_space: u64) -> Assemblies {
         Assemblies {
+            recent: None,
             writes: HashMap::with_hasher(Keyed::new()),
             bytes_max,
             bytes_max_per_space,
@@ -78,8 +146,22 @@ impl Assemblies {
 
     /// Returns true if segments of the write are kept.
     #[inline]
-    pub(super) fn has(&self, key: (SpaceId, u64)) -> bool {
-        self.writes.contains_key(&key)
+    pub(super) fn has(&self, key: Key) -> bool {
+        let is_recent = self.recent.as_ref().is_some_and(|recent| recent.0 == key);
+        is_recent || self.writes.contains_key(&key)
+    }
+
+    /// Takes a segment of the write that the last one was of, unless it is another's or the last
+    /// one missing: then returns false, and [`Assemblies::receive`] is to have it.
+    #[inline]
+    pub(super) fn keep(&mut self, request: &Request<'_>) -> bool {
+        let Some((key, assembly)) = &mut self.recent else {
+            return false;
+        };
+        *key == (request.space, request.operation_id())
+            && assembly.missing > 1
+            && assembly.shape == Shape::of(request)
+            && assembly.put(request).is_ok()
     }
 
     /// Takes a segment. The data of a write is complete only if `may_complete`.
@@ -90,73 +172,77 @@ impl Assemblies {
         may_complete: bool,
     ) -> Result<Arrival, Malformed> {
         let key = (request.space, request.operation_id());
-        let shape = Shape {
-            address: request.address,
-            length: request.length,
-            segment: request.segment,
-            guard: request.guard,
-        };
-        if !self.writes.contains_key(&key) && !self.has_room(request) {
-            return Ok(Arrival::NoRoom);
-        }
-        let assembly = self.writes.entry(key).or_insert_with(|| {
-            let segments = request.length.div_ceil(request.segment);
-            // What another write left in it is never seen: all is written before it is complete.
-            let mut data = std::mem::take(&mut self.spare);
-            data.resize(request.length as usize, 0);
-            Assembly {
-                shape,
-                data,
-                arrived: vec![0; segments.div_ceil(64) as usize],
-                missing: segments,
-                expires_ns,
+        if !self.recall(key) {
+            if !self.has_room(request) {
+                return Ok(Arrival::NoRoom);
             }
-        });
-        if assembly.shape != shape {
-            return Err(Malformed::Segment);
+            let data = std::mem::take(&mut self.spare);
+            self.set_recent(key, Assembly::new(request, data, expires_ns));
         }
-        let (index, at) = (request.offset / request.segment, request.offset as usize);
-        let bit = 1 << (index % 64);
-        let word = assembly.arrived.get_mut(index as usize / 64);
-        let place = assembly.data.get_mut(at..at + request.body.len());
-        let (Some(word), Some(place)) = (word, place) else {
-            return Err(Malformed::Segment);
+        let Some((_, assembly)) = &mut self.recent else {
+            return Ok(Arrival::NoRoom);
         };
-        if *word & bit != 0 {
-            return Ok(Arrival::Kept);
+        if assembly.shape != Shape::of(request) {
+            return Err(Malformed::Segment);
         }
-        if assembly.missing == 1 && !may_complete {
+        if assembly.missing == 1 && !may_complete && !assembly.has(request) {
             return Ok(Arrival::Refused);
         }
-        place.copy_from_slice(request.body);
-        *word |= bit;
-        assembly.missing -= 1;
+        assembly.put(request)?;
         if assembly.missing > 0 {
             return Ok(Arrival::Kept);
         }
-        let complete = self.writes.remove(&key);
+        let complete = self.recent.take();
         Ok(Arrival::Complete(
-            complete.map_or(Vec::new(), |assembly| assembly.data),
+            complete.map_or(Vec::new(), |(_, assembly)| assembly.data),
         ))
+    }
+
+    /// Makes a write the recent one; returns false if there is no such write.
+    #[inline]
+    fn recall(&mut self, key: Key) -> bool {
+        if self.recent.as_ref().is_some_and(|recent| recent.0 == key) {
+            return true;
+        }
+        let assembly = self.writes.remove(&key);
+        let is_there = assembly.is_some();
+        if let Some(assembly) = assembly {
+            self.set_recent(key, assembly);
+        }
+        is_there
+    }
+
+    fn set_recent(&mut self, key: Key, assembly: Assembly) {
+        if let Some((key, assembly)) = self.recent.replace((key, assembly)) {
+            self.writes.insert(key, assembly);
+        }
+    }
+
+    /// All writes of which segments are kept.
+    fn all(&self) -> impl Iterator<Item = (&Key, &Assembly)> {
+        let recent = self.recent.iter().map(|(key, assembly)| (key, assembly));
+        recent.chain(&self.writes)
     }
 
     /// Gives up writes of which no segment is accepted any more; returns how many.
     pub(super) fn expire(&mut self, now_ns: u64) -> usize {
-        let before = self.writes.len();
+        let before = self.all().count();
         self.writes.retain(|_, write| write.expires_ns >= now_ns);
-        before - self.writes.len()
+        self.recent.take_if(|(_, write)| write.expires_ns < now_ns);
+        before - self.all().count()
     }
 
     /// Returns when the first write is given up, in nanoseconds; `u64::MAX` if there is none.
     pub(super) fn next_expiry(&self) -> u64 {
-        let expiries = self.writes.values().map(|write| write.expires_ns);
+        let expiries = self.all().map(|(_, write)| write.expires_ns);
         expiries.min().unwrap_or(u64::MAX)
     }
 
     fn has_room(&self, request: &Request<'_>) -> bool {
-        let (mut writes_of_space, mut bytes, mut bytes_of_space) = (0, 0, 0);
-        for ((space, _), write) in &self.writes {
+        let (mut writes, mut writes_of_space, mut bytes, mut bytes_of_space) = (0, 0, 0, 0);
+        for ((space, _), write) in self.all() {
             let len = write.data.len() as u64;
+            writes += 1;
             bytes += len;
             if *space == request.space {
                 writes_of_space += 1;
@@ -164,7 +250,7 @@ impl Assemblies {
             }
         }
         let more = u64::from(request.length);
-        self.writes.len() < WRITES_MAX
+        writes < WRITES_MAX
             && writes_of_space < WRITES_MAX_PER_SPACE
             && bytes + more <= self.bytes_max
             && bytes_of_space + more <= self.bytes_max_per_space

@@ -19,7 +19,7 @@ use super::message::{
 use super::protection::{Authentication, Protection, KEYS_MAX};
 use super::HORIZON_TIMEOUTS;
 use crate::memory::{Bytes, Store};
-use crate::operation::{Address, Error, Guard, Operation, SpaceId, Value};
+use crate::operation::{Address, Error, Guard, Operation, PageSize, SpaceId, Value};
 
 /// The memory that a [`Node`] runs operations on, or a wrapper around it.
 pub trait Execute {
@@ -130,6 +130,12 @@ const AHEAD: usize = 32;
 /// Bytes of which nothing is asked for ahead, because most of them are a single request.
 const ALONE_MAX: usize = 2 * REQUEST_HEADER - 1;
 
+/// Bytes of a request of which nothing is asked for ahead: its own take longer than the miss.
+const LONG: usize = 512;
+
+/// log2 of the bytes of the smallest page.
+const PAGE_SHIFT: u32 = PageSize::Small.shift();
+
 /// The settings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
@@ -232,6 +238,7 @@ pub struct Node<S> {
 struct Received {
     space: SpaceId,
     operation: u64,
+    sent_ns: u64,
     /// The number of the last one.
     id: u64,
     count: u64,
@@ -242,6 +249,7 @@ impl Received {
         Received {
             space: request.space,
             operation: request.operation_id(),
+            sent_ns: request.sent_ns,
             id: request.id,
             count: 0,
         }
@@ -367,11 +375,13 @@ impl<S: Execute> Node<S> {
                 }
             };
             self.counters.requests += 1;
-            if received
-                .as_ref()
-                .is_some_and(|last| !last.goes_on(&request))
-            {
-                self.acknowledge(now, received, replies);
+            if let Some(last) = received {
+                if !last.goes_on(&request) {
+                    self.acknowledge(now, received, replies);
+                } else if self.is_kept_like(last, &request) {
+                    (last.id, last.count) = (request.id, last.count + 1);
+                    continue;
+                }
             }
             let mut start = Response::begin(&self.protection, &mut replies.bytes);
             let Ok((status, value)) = self.answer(now, &request, &mut replies.bytes) else {
@@ -401,6 +411,17 @@ impl<S: Execute> Node<S> {
             );
         }
         0
+    }
+
+    /// Keeps the next segment of the same write, for which everything is as it was for the one
+    /// before; returns false if that is not certain, or it is the last one missing.
+    #[inline]
+    fn is_kept_like(&mut self, last: &Received, request: &Request<'_>) -> bool {
+        // With the same send time it is neither too old nor from the future, at the same moment.
+        request.code == code::WRITE
+            && request.epoch == self.config.epoch
+            && request.sent_ns == last.sent_ns
+            && self.assemblies.keep(request)
     }
 
     /// Answers segments, if there are any, in one response.
@@ -457,20 +478,30 @@ impl<S: Execute> Node<S> {
             return 1;
         }
         let mut places = [(SpaceId(0), 0); AHEAD];
-        let (mut count, mut rest) = (0, datagram);
+        let (mut count, mut requests, mut rest) = (0, 0, datagram);
+        let mut last = (SpaceId(0), u64::MAX);
         while let (Some(place), Some((space, address, more))) =
             (places.get_mut(count), peek_address(rest))
         {
-            *place = (space, address);
-            self.store.prefetch(space, address);
-            (count, rest) = (count + 1, more);
+            if rest.len() - more.len() > LONG || requests == AHEAD {
+                break;
+            }
+            (requests, rest) = (requests + 1, more);
+            // Parts of a long read are mostly on the page of the part before.
+            if std::mem::replace(&mut last, (space, address >> PAGE_SHIFT))
+                != (space, address >> PAGE_SHIFT)
+            {
+                *place = (space, address);
+                self.store.prefetch(space, address);
+                count += 1;
+            }
         }
         for (space, address) in &places[..count] {
             if let Some(Ok(part)) = self.store.part(*space, *address, 1) {
                 tare_memory::prefetch(part);
             }
         }
-        count.max(1)
+        requests.max(1)
     }
 
     /// The status and the value of the answer to a request; its body is appended to `out`.
@@ -488,6 +519,14 @@ impl<S: Execute> Node<S> {
             let (address, len) = (request.address, request.length);
             if len as usize > self.config.datagram_bytes - head {
                 return Ok(codec::encode_outcome(Err(Error::Length)));
+            }
+            if let Some(Ok(part)) = self.store.part(request.space, address, len) {
+                let is_within = address.checked_add(len.into()).is_some();
+                if part.len() == len as usize && len > 0 && is_within {
+                    // All of it is on one page: there is nothing else to find out.
+                    out.extend_from_slice(part);
+                    return Ok((status::DONE, len.into()));
+                }
             }
             let read = Operation::Read { address, len };
             return Ok(self.execute(now, request.space, &read, out));

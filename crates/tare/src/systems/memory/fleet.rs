@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tare_farmem::operation::{Operation, SpaceId, Value};
 use tare_farmem::protocol::{
-    Authentication, Client, ClientConfig, Completion, Failure, OperationId, Secret, SubmitError,
+    Authentication, Client, ClientConfig, Completion, Failure, OperationId, OwnedWrite, Secret,
+    SubmitError,
 };
 use tare_farmem::session::random_id;
 use tare_farmem::transport::{Channel, Faults, Faulty, Link, Remote, Shared, UdpLink, Waiting};
@@ -29,8 +30,11 @@ pub(crate) struct Fleet {
     first_space: u64,
     /// One per session, or one for all of them.
     channels: Vec<Box<dyn Channel>>,
-    /// The channels of the operations outstanding, in the order of their submission.
+    /// The channels of the operations outstanding, in the order of their submission, if there are
+    /// several channels.
     outstanding: VecDeque<usize>,
+    /// Operations whose completions were not polled.
+    len: usize,
 }
 
 /// The settings of a fleet over UDP.
@@ -105,6 +109,7 @@ impl UdpFleet<'_> {
             first_space: self.first_space,
             channels,
             outstanding: VecDeque::new(),
+            len: 0,
         }
     }
 
@@ -137,6 +142,15 @@ impl Fleet {
             first_space: 0,
             channels: vec![Box::new(channel)],
             outstanding: VecDeque::new(),
+            len: 0,
+        }
+    }
+
+    /// Takes note of an operation that a channel has taken.
+    fn submitted(&mut self, index: Option<usize>) {
+        self.len += 1;
+        if self.channels.len() > 1 {
+            self.outstanding.extend(index);
         }
     }
 
@@ -158,7 +172,21 @@ impl Channel for Fleet {
         let channel = index.and_then(|index| self.channels.get_mut(index));
         // No space but those of the fleet is asked for.
         let id = channel.ok_or(SubmitError::Full)?.submit(space, operation)?;
-        self.outstanding.extend(index);
+        self.submitted(index);
+        Ok(id)
+    }
+
+    fn submit_write(
+        &mut self,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let index = self.index(space);
+        let id = match index.and_then(|index| self.channels.get_mut(index)) {
+            Some(channel) => channel.submit_write(space, write)?,
+            None => return Err((SubmitError::Full, write)),
+        };
+        self.submitted(index);
         Ok(id)
     }
 
@@ -173,6 +201,9 @@ impl Channel for Fleet {
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {
+        if let [channel] = &mut self.channels[..] {
+            return channel.progress(wait);
+        }
         // Every channel sends what was submitted to it; the oldest is waited for.
         let mut before = None;
         for &index in self.outstanding.iter().skip(1) {
@@ -188,15 +219,17 @@ impl Channel for Fleet {
     }
 
     fn poll(&mut self) -> Option<Completion> {
+        if let [channel] = &mut self.channels[..] {
+            let completion = channel.poll();
+            self.len -= usize::from(completion.is_some());
+            return completion;
+        }
         for place in 0..self.outstanding.len() {
             let index = self.outstanding[place];
             if let Some(completion) = self.channels[index].poll() {
                 self.outstanding.remove(place);
+                self.len -= 1;
                 return Some(completion);
-            }
-            // With one channel, asking again gives the same answer.
-            if self.channels.len() == 1 {
-                return None;
             }
         }
         None
@@ -210,6 +243,6 @@ impl Channel for Fleet {
     }
 
     fn outstanding(&self) -> usize {
-        self.outstanding.len()
+        self.len
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context as _};
 use tare_farmem::operation::{Operation, PageSize, Permission, SpaceId, Value};
-use tare_farmem::protocol::{Completion, Failure, OperationId};
+use tare_farmem::protocol::{Completion, Failure, OperationId, OwnedWrite};
 use tare_farmem::transport::Channel;
 use tare_histogram::Histogram;
 use tare_lab::choices;
@@ -176,8 +176,11 @@ pub(crate) struct Load<'a> {
     layout: Layout,
     turns: Turns,
     places: Vec<Place>,
-    /// The bytes of a group of operations, one after the other.
+    /// The bytes of a group of operations, one after the other, or of those that are outstanding
+    /// together, each its own; and memory for the next of these.
     bytes: Vec<u8>,
+    payloads: Vec<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
     /// The number of the group of writes, so that each writes other bytes.
     version: u64,
     ids: Vec<OperationId>,
@@ -205,6 +208,8 @@ impl<'a> Load<'a> {
             turns: Turns::new(&layout),
             places: Vec::new(),
             bytes: Vec::new(),
+            payloads: Vec::new(),
+            spare: Vec::new(),
             version: 0,
             ids: Vec::new(),
             completions: Vec::new(),
@@ -362,7 +367,7 @@ impl<'a> Load<'a> {
     /// # Errors
     /// The channel is of no use any more. An operation that fails is counted.
     pub(crate) fn group(&mut self, count: usize, outstanding: usize) -> anyhow::Result<Duration> {
-        self.begin(count);
+        self.begin(count, outstanding == 1);
         let elapsed = self.windowed(self.layout.direction, outstanding)?;
         self.end()?;
         Ok(elapsed)
@@ -390,7 +395,7 @@ impl<'a> Load<'a> {
         latency: &mut Histogram,
         mut beside: impl FnMut() -> anyhow::Result<()>,
     ) -> anyhow::Result<Duration> {
-        self.begin(count);
+        self.begin(count, true);
         let all = Instant::now();
         for index in 0..count {
             beside()?;
@@ -416,7 +421,7 @@ impl<'a> Load<'a> {
     ) -> anyhow::Result<()> {
         let most = OPEN_BYTES / self.layout.size as usize;
         let count = ((time.as_secs_f64() * rate) as usize).clamp(1, most.max(1));
-        self.begin(count);
+        self.begin(count, false);
         let due = |index: usize| Duration::from_secs_f64(index as f64 / rate);
         let mut waiting = HashMap::new();
         let (from, mut next) = (Instant::now(), 0);
@@ -451,8 +456,9 @@ impl<'a> Load<'a> {
         self.submit_all(spaces.map(|space| (space, Operation::Close)))
     }
 
-    /// Chooses places, and generates what is written to them.
-    fn begin(&mut self, count: usize) {
+    /// Chooses places, and generates what is written to them: for operations one at a time in one
+    /// piece, and for others such that the channel can have each.
+    fn begin(&mut self, count: usize, is_single: bool) {
         let size = self.layout.size as usize;
         self.places.clear();
         self.places.extend((0..count).map(|_| self.turns.next()));
@@ -461,6 +467,15 @@ impl<'a> Load<'a> {
         self.into.fill(0);
         if self.layout.direction == Direction::Write {
             self.version += 1;
+            if !is_single {
+                for place in &self.places {
+                    let mut data = self.spare.pop().unwrap_or_default();
+                    data.resize(size, 0);
+                    fill(&mut data, seed(*place, self.version));
+                    self.payloads.push(data);
+                }
+                return;
+            }
             self.bytes.resize(count * size, 0);
             for (place, data) in self.places.iter().zip(self.bytes.chunks_exact_mut(size)) {
                 fill(data, seed(*place, self.version));
@@ -472,6 +487,7 @@ impl<'a> Load<'a> {
         self.ids.clear();
         self.completions.clear();
         self.outcomes.clear();
+        self.payloads.clear();
     }
 
     /// Verifies the group: reads what was written, and compares.
@@ -480,7 +496,7 @@ impl<'a> Load<'a> {
         if self.layout.direction == Direction::Write {
             for completion in self.completions.drain(..) {
                 self.proof.failed += u64::from(completion.outcome.is_err());
-                self.channel.recycle(completion.data);
+                self.spare.push(completion.data);
             }
             let failed = self.outcomes.iter().filter(|(_, outcome)| outcome.is_err());
             self.proof.failed += failed.count() as u64;
@@ -577,8 +593,29 @@ impl<'a> Load<'a> {
 
     fn submit(&mut self, direction: Direction, index: usize) -> anyhow::Result<()> {
         let space = self.layout.space(self.places[index]);
-        let operation = operation(&self.layout, &self.places, &self.bytes, direction, index);
-        self.ids.push(self.channel.submit(space, &operation)?);
+        let payload = match direction {
+            Direction::Write => self.payloads.get_mut(index).map(std::mem::take),
+            Direction::Read => None,
+        };
+        self.ids.push(match payload {
+            Some(data) => {
+                let address = self.layout.address(self.places[index]);
+                let (guard, channel) = (None, &mut self.channel);
+                let write = OwnedWrite {
+                    address,
+                    data,
+                    guard,
+                };
+                channel
+                    .submit_write(space, write)
+                    .map_err(|(error, _)| error)?
+            }
+            None => {
+                let operation =
+                    operation(&self.layout, &self.places, &self.bytes, direction, index);
+                self.channel.submit(space, &operation)?
+            }
+        });
         Ok(())
     }
 

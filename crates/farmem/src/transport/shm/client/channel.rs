@@ -9,7 +9,7 @@ use super::pending::Pending;
 use super::{Client, Flight, LIVENESS, SPINS};
 use crate::operation::{Operation, SpaceId, Value, LEN_MAX};
 use crate::protocol::codec::code;
-use crate::protocol::{Completion, Failure, OperationId, SubmitError};
+use crate::protocol::{Completion, Failure, OperationId, OwnedWrite, SubmitError};
 use crate::transport::shm::layout::{self, Entry, READ_INLINE};
 use crate::transport::shm::PART_MAX;
 use crate::transport::{share, Channel};
@@ -30,27 +30,47 @@ impl Channel for Client {
         if self.outstanding >= self.config.operations_max {
             return Err(SubmitError::Full);
         }
-        let (address, len) = match *operation {
-            Operation::Read { address, len } => (address, len as usize),
-            Operation::Write { address, data, .. } => (address, data.len()),
-            _ => (0, 0),
-        };
-        if len > LEN_MAX as usize || address.checked_add(len as u64).is_none() {
-            return Err(SubmitError::Length);
-        }
+        check_range(operation)?;
         let mut buffer = Vec::new();
         let (head, body) = encode(operation, &mut buffer);
-        // The timeout counts from the next call of `progress`, which looks at the clock.
         let mut pending = Pending::new(space, head, self.heard);
-        let number = self.first + self.operations.len() as u64;
+        let number = self.number();
         if self.unsent > 0 || !self.place(&mut pending, number, body) {
             pending.body = body.to_vec();
             self.unsent += 1;
         }
-        self.operations.push_back(pending);
-        self.undated += 1;
-        self.outstanding += 1;
-        Ok(OperationId(number))
+        Ok(self.enter(pending))
+    }
+
+    fn submit_write(
+        &mut self,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let operation = Operation::Write {
+            address: write.address,
+            data: &write.data,
+            guard: write.guard,
+        };
+        let checked = match self.outstanding >= self.config.operations_max {
+            true => Err(SubmitError::Full),
+            false => check_range(&operation),
+        };
+        if let Err(error) = checked {
+            return Err((error, write));
+        }
+        let mut buffer = Vec::new();
+        let (head, body) = encode(&operation, &mut buffer);
+        let mut pending = Pending::new(space, head, self.heard);
+        pending.is_owned = true;
+        let number = self.number();
+        if self.unsent == 0 && self.place(&mut pending, number, body) {
+            pending.data = write.data;
+        } else {
+            pending.body = write.data;
+            self.unsent += 1;
+        }
+        Ok(self.enter(pending))
     }
 
     fn direct(
@@ -127,7 +147,35 @@ impl Channel for Client {
     }
 }
 
+/// Checks what an operation transfers.
+fn check_range(operation: &Operation<'_>) -> Result<(), SubmitError> {
+    let (address, len) = match *operation {
+        Operation::Read { address, len } => (address, len as usize),
+        Operation::Write { address, data, .. } => (address, data.len()),
+        _ => (0, 0),
+    };
+    match len > LEN_MAX as usize || address.checked_add(len as u64).is_none() {
+        true => Err(SubmitError::Length),
+        false => Ok(()),
+    }
+}
+
 impl Client {
+    /// The number of the next operation.
+    fn number(&self) -> u64 {
+        self.first + self.operations.len() as u64
+    }
+
+    /// Adds an operation, whose timeout counts from the next call of `progress`, which looks at the
+    /// clock.
+    fn enter(&mut self, pending: Pending) -> OperationId {
+        let number = self.number();
+        self.operations.push_back(pending);
+        self.undated += 1;
+        self.outstanding += 1;
+        OperationId(number)
+    }
+
     /// Takes answers, sends what there is room for and gives up what is too old. Returns true if an
     /// operation has completed.
     fn step(&mut self) -> bool {
@@ -217,6 +265,8 @@ impl Client {
             let is_done = pending.is_reported || self.place(&mut pending, number, &body);
             if !is_done {
                 pending.body = body;
+            } else if pending.is_owned && !pending.is_reported {
+                pending.data = body;
             }
             self.operations[index] = pending;
             if !is_done {
@@ -276,7 +326,7 @@ impl Client {
                 (_, outcome) => outcome,
             };
             let mut data = pending.data;
-            if outcome.is_err() {
+            if outcome.is_err() && !pending.is_owned {
                 data.clear();
             }
             self.outstanding -= 1;

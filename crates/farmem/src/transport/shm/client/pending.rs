@@ -26,6 +26,8 @@ pub(super) struct Pending {
     pub(super) received: u32,
     /// The bytes that were read.
     pub(super) data: Vec<u8>,
+    /// The body is the caller's; it is in `data` once all of it is in the ring.
+    pub(super) is_owned: bool,
     pub(super) outcome: Result<Value, Failure>,
     pub(super) submitted: Instant,
     /// The time from which on its timeout counts.
@@ -45,6 +47,7 @@ impl Pending {
             entries: 0,
             received: 0,
             data: Vec::new(),
+            is_owned: false,
             outcome: Ok(Value::None),
             submitted: now,
             since: now,
@@ -65,6 +68,16 @@ impl Pending {
             is_sent: true,
             entries: 1,
             ..Pending::new(entry.space(), head, now)
+        }
+    }
+
+    /// Returns the caller's bytes, if it gave them; what was read so far is dropped.
+    pub(super) fn take_data(&mut self) -> Vec<u8> {
+        let data = std::mem::take(&mut self.data);
+        match (self.is_owned, data.is_empty()) {
+            (false, _) => Vec::new(),
+            (true, true) => std::mem::take(&mut self.body),
+            (true, false) => data,
         }
     }
 

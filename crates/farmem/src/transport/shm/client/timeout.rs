@@ -52,13 +52,13 @@ impl Client {
             let failure = self.failure(pending.head.code, is_sent, pending.submitted);
             let (id, space) = (OperationId(self.first + index as u64), pending.space);
             self.operations[index].is_reported = true;
-            self.operations[index].data = Vec::new();
+            let data = self.operations[index].take_data();
             self.outstanding -= 1;
             self.completions.push_back(Completion {
                 id,
                 space,
                 outcome: Err(failure),
-                data: Vec::new(),
+                data,
             });
         }
         if any {
