@@ -4,6 +4,7 @@
 //! data is loaded before any of it is stored, for source and destination of a message of up to 64
 //! bytes may overlap in part (`key::check_overlap`).
 
+use super::cipher::{key, round};
 use super::ghash::{reversed, Sum};
 use super::message::{Counter, Data};
 use super::once::{self, fresh, from_words, private, to_words};
@@ -70,47 +71,49 @@ unsafe fn run<const ROUNDS: usize, const SEAL: bool, const N: usize>(
     unsafe {
         let keys = fresh(schedule.round_keys.as_ptr());
         let powers = fresh(schedule.powers_from(N + 1));
-        let mut state = [counter.j0(); BLOCKS + 1];
-        for i in 1..=N {
-            state[i] = counter.next();
+        // By numbers that are constants: the compiler unrolls loops after it has decided what is in
+        // registers.
+        macro_rules! each_block {
+            ($i:ident => $body:block) => { each_block!($i: 1 2 3 4 5 6 7 8 => $body) };
+            ($i:ident: $($n:literal)* => $body:block) => {$(
+                if $n <= N {
+                    const $i: usize = $n;
+                    $body
+                }
+            )*};
         }
+        let mut state = [counter.j0(); BLOCKS + 1];
+        each_block!(I => { state[I] = counter.next(); });
         macro_rules! rounds {
             ($($r:literal)*) => {$(
                 if $r + 1 < ROUNDS {
-                    let key = private(keys, $r);
-                    for i in 0..=N {
-                        state[i] = vaesmcq_u8(vaeseq_u8(state[i], key));
-                    }
+                    let key = key::<$r>(keys);
+                    state[0] = round(state[0], key);
+                    each_block!(I => { state[I] = round(state[I], key); });
                 }
             )*};
         }
         rounds!(0 1 2 3 4 5 6 7 8 9 10 11 12);
         let (key, last_key) = (private(keys, ROUNDS - 1), private(keys, ROUNDS));
-        for i in 0..=N {
-            state[i] = veorq_u8(vaeseq_u8(state[i], key), last_key);
-        }
-        // While the cipher is at work.
+        let mask = veorq_u8(vaeseq_u8(state[0], key), last_key);
         sum.add(lengths, private(powers, N));
 
         // The last block may be a part of one.
         let done = 16 * N.saturating_sub(1);
         let part = len - done;
         let mut input = [lengths; BLOCKS + 1];
-        for i in 1..N {
-            input[i] = once::load(src.add(16 * (i - 1)));
-        }
-        if N > 0 {
-            input[N] = if part == 16 {
-                once::load(src.add(done))
+        each_block!(I => {
+            input[I] = if I < N || part == 16 {
+                once::load(src.add(16 * (I - 1)))
             } else {
                 once::load_part(src.add(done), part)
             };
-        }
-        for i in 1..=N {
-            let output = veorq_u8(state[i], input[i]);
-            let mut x = if SEAL { output } else { input[i] };
-            let to = dst.add(16 * (i - 1));
-            if i < N || part == 16 {
+        });
+        each_block!(I => {
+            let output = veorq_u8(vaeseq_u8(state[I], key), veorq_u8(last_key, input[I]));
+            let mut x = if SEAL { output } else { input[I] };
+            let to = dst.add(16 * (I - 1));
+            if I < N || part == 16 {
                 once::store(to, output);
             } else {
                 once::store_part(to, part, output);
@@ -119,9 +122,9 @@ unsafe fn run<const ROUNDS: usize, const SEAL: bool, const N: usize>(
                     x = vandq_u8(x, first_bytes(part));
                 }
             }
-            sum.add(reversed(x), private(powers, i - 1));
-        }
-        let [low, high] = to_words(veorq_u8(state[0], reversed(sum.reduced())));
+            sum.add(reversed(x), private(powers, I - 1));
+        });
+        let [low, high] = to_words(veorq_u8(mask, reversed(sum.reduced())));
         u128::from(high) << 64 | u128::from(low)
     }
 }

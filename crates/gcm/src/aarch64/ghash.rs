@@ -46,9 +46,9 @@ fn product_high(x: uint8x16_t, p: uint8x16_t) -> uint8x16_t {
 /// three multiplications in place of four.
 #[derive(Clone, Copy)]
 pub(super) struct Sum {
-    low: uint8x16_t,
-    middle: uint8x16_t,
-    high: uint8x16_t,
+    pub(super) low: uint8x16_t,
+    pub(super) middle: uint8x16_t,
+    pub(super) high: uint8x16_t,
 }
 
 impl Sum {

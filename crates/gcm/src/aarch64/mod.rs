@@ -3,6 +3,7 @@
 //! A step is eight blocks: eight of the 32 registers hold the cipher's state, eight the blocks of
 //! the step before, which are hashed meanwhile, and three the sum of products.
 
+mod cipher;
 mod end;
 mod entry;
 mod expand;

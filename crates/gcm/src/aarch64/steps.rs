@@ -5,6 +5,7 @@
 //! always works on the register that was loaded (open) or that is about to be stored (seal), never
 //! on what memory holds.
 
+use super::cipher::{add_product, key, round};
 use super::ghash::{reversed, Sum};
 use super::message::Counter;
 use super::once::{self, fresh, from_words, private};
@@ -21,14 +22,14 @@ pub(super) const STEP_LEN: usize = 16 * BLOCKS;
 /// before it is added to its first block.
 pub(super) type Pending = [uint8x16_t; BLOCKS];
 
-/// Encrypts or decrypts one step and returns its ciphertext, and when `HASH` the sum of products of
-/// what was pending before.
+/// Encrypts or decrypts one step and returns its ciphertext, if `KEEP`, and when `HASH` the sum of
+/// products of what was pending before.
 ///
 /// # Safety
 /// The processor must have AES and PMULL; a step must be readable at `src` and writable at `dst`.
 #[inline]
 #[target_feature(enable = "neon,aes")]
-unsafe fn step<const ROUNDS: usize, const SEAL: bool, const HASH: bool>(
+unsafe fn step<const ROUNDS: usize, const SEAL: bool, const HASH: bool, const KEEP: bool>(
     schedule: &Schedule,
     counter: &mut Counter,
     mut pending: Pending,
@@ -47,14 +48,14 @@ unsafe fn step<const ROUNDS: usize, const SEAL: bool, const HASH: bool>(
         macro_rules! rounds {
             ($($r:literal)*) => {$(
                 if $r + 1 < ROUNDS {
-                    let key = private(keys, $r);
+                    let key = key::<$r>(keys);
                     for s in &mut state {
-                        *s = vaesmcq_u8(vaeseq_u8(*s, key));
+                        *s = round(*s, key);
                     }
                     // One product in each round, so that the multiplier and the cipher both have
                     // work all the time.
                     if HASH && $r < BLOCKS {
-                        sum.add(pending[$r % BLOCKS], private(powers, $r % BLOCKS));
+                        add_product::<{ $r % BLOCKS }>(&mut sum, pending[$r % BLOCKS], powers);
                     }
                 }
             )*};
@@ -66,7 +67,9 @@ unsafe fn step<const ROUNDS: usize, const SEAL: bool, const HASH: bool>(
                 let input = once::load(src.add(16 * $i));
                 let output = veorq_u8(vaeseq_u8(state[$i], key), veorq_u8(last_key, input));
                 once::store(dst.add(16 * $i), output);
-                pending[$i] = reversed(if SEAL { output } else { input });
+                if KEEP {
+                    pending[$i] = reversed(if SEAL { output } else { input });
+                }
             )*};
         }
         blocks!(0 1 2 3 4 5 6 7);
@@ -96,13 +99,15 @@ pub(super) unsafe fn run<const ROUNDS: usize, const SEAL: bool>(
     unsafe {
         let mut next = *counter;
         let none = [from_words(0, 0); BLOCKS];
-        let (mut pending, _) = step::<ROUNDS, SEAL, false>(schedule, &mut next, none, src, dst);
+        let (mut pending, _) =
+            step::<ROUNDS, SEAL, false, true>(schedule, &mut next, none, src, dst);
         pending[0] = veorq_u8(pending[0], state);
         for _ in 1..count {
             src = src.add(STEP_LEN);
             dst = dst.add(STEP_LEN);
             let sum;
-            (pending, sum) = step::<ROUNDS, SEAL, true>(schedule, &mut next, pending, src, dst);
+            (pending, sum) =
+                step::<ROUNDS, SEAL, true, true>(schedule, &mut next, pending, src, dst);
             pending[0] = veorq_u8(pending[0], sum.reduced());
         }
         *counter = next;
@@ -173,7 +178,7 @@ pub(super) unsafe fn decrypt_alone<const ROUNDS: usize>(
         // SAFETY: the caller's contract.
         unsafe {
             let (src, dst) = (src.add(at), dst.add(at));
-            step::<ROUNDS, false, false>(schedule, counter, none, src, dst);
+            step::<ROUNDS, false, false, false>(schedule, counter, none, src, dst);
         }
     }
 }
