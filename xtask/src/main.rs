@@ -1,5 +1,6 @@
 //! The project's development tasks; `cargo xtask help` lists them.
 
+mod aarch64;
 mod binaries;
 mod check;
 mod conditions;
