@@ -104,8 +104,15 @@ fn build() -> Result<Vec<Binary>, String> {
             Some((_, test)) => arguments.extend(["--test", test]),
         }
     }
-    let linker = [("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)];
-    binaries::build_by(&arguments, &linker)
+    let variables = [
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER),
+        // Without the libraries that take minutes to build.
+        (
+            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+            "--cfg tare_emulated",
+        ),
+    ];
+    binaries::build_by(&arguments, &variables)
 }
 
 /// The crate's lints of what is compiled for the target alone. No test: a check of them compiles

@@ -2,8 +2,8 @@
 //! the tables of them.
 
 use super::end::end;
-use super::message::{block, hash_additional, length_block, Counter, Data};
-use super::once::private;
+use super::message::{hash_additional, length_block, Counter, Data};
+use super::once::{private, put};
 use super::steps::{self, STEP_LEN};
 use super::{expand, ghash};
 use crate::kernel::{Kernel, Progress};
@@ -113,18 +113,14 @@ unsafe fn begin(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
 #[inline]
 #[target_feature(enable = "neon,aes")]
 unsafe fn state(schedule: &Schedule, progress: &Progress) -> uint8x16_t {
-    let state = block(&progress.hash);
-    if progress.is_new() {
-        // SAFETY: the caller's contract.
-        return unsafe { ghash::multiply(state, private(schedule.powers_from(1), 0)) };
+    // SAFETY: the caller's contract; the block is there.
+    unsafe {
+        let state = private(&progress.hash, 0);
+        if progress.is_new() {
+            return ghash::multiply(state, private(schedule.powers_from(1), 0));
+        }
+        state
     }
-    state
-}
-
-#[inline(always)]
-fn put(to: &mut Block, v: uint8x16_t) {
-    // SAFETY: both are 16 bytes of plain data.
-    *to = unsafe { core::mem::transmute::<uint8x16_t, Block>(v) };
 }
 
 /// Whole steps of a message that comes in pieces.

@@ -1,8 +1,8 @@
 //! From a key to its schedule: AES round keys and powers of the hash key.
 
 use super::ghash;
-use super::once::{from_words, private, to_words};
-use crate::schedule::{Block, Schedule, POWER_MAX};
+use super::once::{from_words, private, put, to_words};
+use crate::schedule::{Schedule, POWER_MAX};
 use core::arch::aarch64::*;
 use zeroize::Zeroize;
 
@@ -27,12 +27,6 @@ pub(super) fn fill(schedule: &mut Schedule, key: &[u8]) {
         };
         put(&mut schedule.powers[POWER_MAX - k], ghash::multiply(a, b));
     }
-}
-
-#[inline(always)]
-fn put(to: &mut Block, v: uint8x16_t) {
-    // SAFETY: both are 16 bytes of plain data.
-    *to = unsafe { core::mem::transmute::<uint8x16_t, Block>(v) };
 }
 
 /// The key expansion of FIPS 197, section 5.2, a word at a time.

@@ -3,7 +3,7 @@
 use super::ghash::{reversed, Sum};
 use super::once::{fresh, from_words, private};
 use crate::columns::words;
-use crate::schedule::{Block, Schedule, POWER_MAX};
+use crate::schedule::{Schedule, POWER_MAX};
 use core::arch::aarch64::*;
 
 /// The bytes to be worked on.
@@ -24,7 +24,9 @@ impl Counter {
         let [a, b, c, d, e, f, g, h, i, j, k, l] = *nonce;
         let nonce = [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_be_bytes);
         // SAFETY: both are 16 bytes of plain data.
-        Self(unsafe { core::mem::transmute([nonce[0], nonce[1], nonce[2], counter]) })
+        Self(unsafe {
+            core::mem::transmute::<[u32; 4], uint32x4_t>([nonce[0], nonce[1], nonce[2], counter])
+        })
     }
 
     /// The block of J0, of the same nonce.
@@ -79,11 +81,4 @@ pub(super) unsafe fn hash_additional(schedule: &Schedule, aad: &[u8]) -> uint8x1
 #[inline(always)]
 pub(super) fn length_block(aad_len: usize, data_len: u64) -> uint8x16_t {
     from_words(data_len << 3, (aad_len as u64) << 3)
-}
-
-/// Loads a private block.
-#[inline(always)]
-pub(super) fn block(block: &Block) -> uint8x16_t {
-    // SAFETY: the block is there.
-    unsafe { private(block, 0) }
 }

@@ -123,6 +123,13 @@ pub(super) unsafe fn private(p: *const Block, i: usize) -> uint8x16_t {
     unsafe { p.add(i).cast::<uint8x16_t>().read() }
 }
 
+/// Stores a private block.
+#[inline(always)]
+pub(super) fn put(to: &mut Block, v: uint8x16_t) {
+    // SAFETY: both are 16 bytes of plain data.
+    *to = unsafe { core::mem::transmute::<uint8x16_t, Block>(v) };
+}
+
 /// The same address, of which the compiler does not know that: loads from there stay behind this.
 /// Otherwise it loads round keys and powers of the hash key ahead of loops, and as there are more
 /// than registers, moves some to the stack and back.
