@@ -49,8 +49,8 @@ impl Counter {
     }
 }
 
-/// Hashes all additional data but for the multiplication that follows its last block, byte-reversed:
-/// up to [`POWER_MAX`] blocks before a reduction.
+/// Hashes all additional data but for the multiplication that follows its last block, up to
+/// [`POWER_MAX`] blocks before a reduction. Returns the state, byte-reversed.
 ///
 /// # Safety
 /// The processor must have AES and PMULL, and the schedule been filled for them.

@@ -1,5 +1,5 @@
-//! Memory in which every access by this program is decoded and counted, byte by byte: `watch.rs` for
-//! AArch64.
+//! Memory in which every access by this program is decoded and counted, byte by byte: `watch.rs`
+//! for AArch64.
 //!
 //! Each instruction that accesses the memory faults. The handler decodes it, counts the bytes that
 //! it accesses, opens the memory, and runs a copy of the instruction that is followed by a

@@ -52,8 +52,8 @@ unsafe impl GlobalAlloc for Noting {
     }
 }
 
-/// A byte of a key that no other test uses. Not inlined: the compiler would make them a constant and
-/// keep that on this test's own stack.
+/// A byte of a key that no other test uses. Not inlined: the compiler would make the bytes a
+/// constant and keep that on this test's own stack.
 #[inline(never)]
 fn key_byte(i: usize) -> u8 {
     (i * 29 + 7) as u8
