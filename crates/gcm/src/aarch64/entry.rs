@@ -12,13 +12,14 @@ use crate::Path;
 use core::arch::aarch64::*;
 use zeroize::zeroize_stack;
 
-/// Bytes of stack that the functions here use at most. Kernels keep secrets in registers, but the
-/// compiler may spill some, and all of what a function has used lies right below its caller's own
-/// stack. Builds with checks keep everything there.
+/// Bytes of stack that the functions here use at most: 368 in a release build of Rust 1.95, and no
+/// test looks at the machine code. Kernels keep secrets in registers, but the compiler may spill
+/// some, and all of what a function has used lies right below its caller's own stack. Builds with
+/// checks may keep more there.
 const STACK: usize = if cfg!(debug_assertions) {
     16 * 1024
 } else {
-    512
+    1024
 };
 
 /// Wipes what a function that the caller has just called has used of the stack.
