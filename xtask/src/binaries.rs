@@ -51,10 +51,26 @@ const LONGEST: &[&str] = &[
 
 /// Builds the test programs of [`WORKSPACE`] and lists them, those that take longest first.
 pub(crate) fn build() -> Result<Vec<Binary>, String> {
-    let mut arguments = WORKSPACE.to_vec();
+    let mut all = build_by(WORKSPACE, &[])?;
+    choose(&all, LONGEST)?;
+    all.sort_by_key(|binary| {
+        let rank = LONGEST.iter().position(|name| *name == binary.name);
+        rank.unwrap_or(LONGEST.len())
+    });
+    Ok(all)
+}
+
+/// Builds the test programs that these arguments of `cargo` name, with these variables, and lists
+/// them.
+pub(crate) fn build_by(
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<Vec<Binary>, String> {
+    let mut arguments = arguments.to_vec();
     arguments.extend(["--no-run", "--message-format=json-render-diagnostics"]);
     let output = shell::command("cargo")
         .args(&arguments)
+        .envs(variables.iter().copied())
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cargo could not be started: {error}"))?;
@@ -62,13 +78,7 @@ pub(crate) fn build() -> Result<Vec<Binary>, String> {
         return Err(format!("failed: cargo {}", arguments.join(" ")));
     }
     let messages = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut all: Vec<Binary> = messages.lines().filter_map(binary).collect();
-    choose(&all, LONGEST)?;
-    all.sort_by_key(|binary| {
-        let rank = LONGEST.iter().position(|name| *name == binary.name);
-        rank.unwrap_or(LONGEST.len())
-    });
-    Ok(all)
+    Ok(messages.lines().filter_map(binary).collect())
 }
 
 /// The test program that a message of Cargo's is about.

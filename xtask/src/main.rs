@@ -1,5 +1,6 @@
 //! The project's development tasks; `cargo xtask help` lists them.
 
+mod aarch64;
 mod binaries;
 mod check;
 mod conditions;
@@ -28,7 +29,8 @@ The project's development tasks.
   cargo xtask documents
                        write what the program prints into README.md and the guide (checked in `test`)
   cargo xtask book     build the guide in docs/ into docs/book
-  cargo xtask emulated the tests that depend on the processor, on emulated ones (in `test`, too)
+  cargo xtask emulated the tests that depend on the processor, on emulated ones (in `test`, too);
+                       with the word aarch64, the cipher's on that alone
   cargo xtask conditions [NAME]
                        a part of the tests under ignored signals, odd umasks, locales, a read-only /tmp, … (in `test`, too);
                        with the name of one condition, every test under it
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
             .and_then(|()| binaries::build())
             .and_then(|all| jobs::run(processors::jobs(&all)?))
             .and_then(|()| processors::report(None)),
+        ["emulated", "aarch64"] => aarch64::jobs().and_then(jobs::run),
         ["conditions"] => binaries::build().and_then(|all| jobs::run(conditions::short(&all)?)),
         ["conditions", name] => binaries::build().and_then(|all| conditions::one(name, &all)),
         ["interop"] => packages::provide()

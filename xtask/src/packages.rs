@@ -56,6 +56,12 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "qemu-user",
         "the cipher and the random numbers on emulated processors",
     ),
+    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", AARCH64),
+    (
+        "/usr/aarch64-linux-gnu/lib/libc.so",
+        "libc6-dev-arm64-cross",
+        AARCH64,
+    ),
     ("ip", "iproute2", "the gateway against Linux in a guest"),
     (
         "promtool",
@@ -77,6 +83,8 @@ const NEEDED: &[(&str, &str, &str)] = &[
 
 /// The part that is not tested without one of the servers and generators.
 const LOAD: &str = "the load generator beside others";
+
+const AARCH64: &str = "the cipher on an emulated AArch64";
 
 const STORES: &str =
     "the load generator beside others, and the servers in the guest against others";

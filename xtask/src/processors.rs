@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use crate::aarch64;
 use crate::binaries::{self, Binary};
 use crate::jobs::Job;
 use crate::shell::{has, is_ci, root};
@@ -18,23 +19,24 @@ pub(crate) const EXERCISED: &str = "TARE_EXERCISED";
 const QEMU: &str = "qemu-x86_64";
 
 /// Everything that can be exercised, as the tests write it.
-const SUBJECTS: [&str; 6] = [
+const SUBJECTS: [&str; 7] = [
     "gcm ran vaes512",
     "gcm ran vaes256",
     "gcm ran aesni",
+    "gcm ran neon",
     "gcm ran portable",
     "rdrand ran RDRAND",
     "rdrand ran RDSEED",
 ];
 
 /// An emulated processor.
-struct Emulated {
-    /// Its name to QEMU.
-    cpu: &'static str,
-    about: &'static str,
+pub(crate) struct Emulated {
+    /// Its name to QEMU; that of AArch64, of the whole family.
+    pub(crate) cpu: &'static str,
+    pub(crate) about: &'static str,
     /// Lines that the tests must write there, and lines that they must not.
-    must: &'static [&'static str],
-    must_not: &'static [&'static str],
+    pub(crate) must: &'static [&'static str],
+    pub(crate) must_not: &'static [&'static str],
 }
 
 const EMULATED: [Emulated; 3] = [
@@ -121,7 +123,7 @@ const LEFT_OUT: &[&str] = &[
 
 /// The time that a test program may take there: only a hang takes as long, even where neighbours
 /// keep the CPUs busy.
-const LIMIT_SECONDS: &str = "1800";
+pub(crate) const LIMIT_SECONDS: &str = "1800";
 
 fn folder() -> Result<PathBuf, String> {
     let folder = root().join("target/exercised");
@@ -165,6 +167,7 @@ pub(crate) fn jobs(all: &[Binary]) -> Result<Vec<Job>, String> {
             }
         }
     }
+    jobs.extend(aarch64::jobs()?);
     Ok(jobs)
 }
 
@@ -186,7 +189,8 @@ pub(crate) fn report(native: Option<&PathBuf>) -> Result<(), String> {
         rows.push(("this one", "", said));
     }
     if has(QEMU) {
-        for processor in &EMULATED {
+        let foreign = aarch64::is_tested().then_some(&aarch64::PROCESSOR);
+        for processor in EMULATED.iter().chain(foreign) {
             let said = read(&folder()?.join(processor.cpu));
             for line in processor.must {
                 if !said.iter().any(|other| other == line) {
@@ -224,10 +228,14 @@ fn read(file: &PathBuf) -> Vec<String> {
 /// the crates find.
 fn expected_here() -> Vec<&'static str> {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = text.lines().find(|line| line.starts_with("flags"));
+    // On AArch64 they are called features.
+    let flags = text
+        .lines()
+        .find(|line| line.starts_with("flags") || line.starts_with("Features"));
     let has = |names: &str| {
         let flags: Vec<&str> = flags.unwrap_or_default().split_whitespace().collect();
-        names.split(' ').all(|name| flags.contains(&name))
+        let mut names = names.split_whitespace();
+        names.all(|name| flags.contains(&name))
     };
     let aes = "aes pclmulqdq ssse3 sse4_1";
     let vaes = "avx2 vaes vpclmulqdq";
@@ -235,7 +243,8 @@ fn expected_here() -> Vec<&'static str> {
         format!("{aes} {vaes} avx512f avx512bw avx512vl avx512dq avx512vbmi bmi1 bmi2"),
         format!("{aes} {vaes}"),
         aes.into(),
-        "fpu".into(),
+        "asimd aes pmull".into(),
+        String::new(),
         "rdrand".into(),
         "rdseed".into(),
     ];

@@ -28,7 +28,9 @@ fn main() -> ExitCode {
             },
             "--path" => match args.next().as_deref().and_then(Path::by_name) {
                 Some(path) => only = Some(path),
-                None => return usage("--path wants one of vaes512, vaes256, aesni, portable"),
+                None => {
+                    return usage("--path wants one of vaes512, vaes256, aesni, neon, portable")
+                }
             },
             "--json" => json = true,
             _ => return usage(&format!("unknown argument {arg}")),

@@ -28,6 +28,10 @@ mod twice;
 mod wipe;
 // The code for this processor: a folder for each family, one line each.
 #[cfg_attr(all(target_arch = "x86_64", not(miri)), path = "x86/mod.rs")]
+#[cfg_attr(
+    all(target_arch = "aarch64", target_endian = "little", not(miri)),
+    path = "aarch64/mod.rs"
+)]
 mod native;
 
 pub use batch::{open_batch, open_each, seal_batch, seal_each, OpenPacket, SealPacket};

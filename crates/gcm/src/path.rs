@@ -13,13 +13,22 @@ pub enum Path {
     Vaes256,
     /// AES-NI and PCLMULQDQ on 128-bit registers (Westmere and later).
     AesNi,
+    /// AES and PMULL on the 128-bit registers of NEON (AArch64 processors with the cryptographic
+    /// extension).
+    Neon,
     /// Any processor: staged through a small private buffer into the `aes` and `ghash` crates.
     Portable,
 }
 
 impl Path {
     /// Every path, the fastest first.
-    pub const ALL: [Path; 4] = [Path::Vaes512, Path::Vaes256, Path::AesNi, Path::Portable];
+    pub const ALL: [Path; 5] = [
+        Path::Vaes512,
+        Path::Vaes256,
+        Path::AesNi,
+        Path::Neon,
+        Path::Portable,
+    ];
 
     /// Returns the fastest path of this processor; chosen once, the same for all keys and inputs.
     pub fn best() -> Path {
@@ -52,6 +61,7 @@ impl Path {
             Path::Vaes512 => "vaes512",
             Path::Vaes256 => "vaes256",
             Path::AesNi => "aesni",
+            Path::Neon => "neon",
             Path::Portable => "portable",
         }
     }

@@ -92,8 +92,8 @@ fn a_trial_refuses_what_its_driver_does_not_know() {
         (
             "gcm-race",
             "{}",
-            "parameter subject: found nothing, expected one of vaes512, vaes256, aesni, portable, \
-             two_reads",
+            "parameter subject: found nothing, expected one of vaes512, vaes256, aesni, neon, \
+             portable, two_reads",
         ),
         (
             "vita",

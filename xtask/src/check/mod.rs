@@ -7,8 +7,9 @@ mod words;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::aarch64;
 use crate::mutants;
-use crate::shell::{has, is_ci, root, step, succeeds};
+use crate::shell::{command, has, is_ci, root, step, succeeds};
 
 /// The version of cargo-deny that the checks are written for.
 const CARGO_DENY: &str = "0.20.2";
@@ -55,7 +56,9 @@ pub(crate) fn all() -> Result<(), String> {
             "warnings",
         ],
     )?;
+    aarch64::lints()?;
     fuzz_targets()?;
+    oldest_toolchain()?;
     std::env::set_var("RUSTDOCFLAGS", "-D warnings");
     step(
         "documentation",
@@ -91,6 +94,58 @@ fn fuzz_targets() -> Result<(), String> {
     );
     std::env::remove_var("CUSTOM_LIBFUZZER_PATH");
     checked
+}
+
+/// The cipher, which is of use without the rest, compiles with the oldest toolchain that its
+/// `rust-version` promises. It needs 1.95: `core::hint::cold_path` is stable from there on.
+fn oldest_toolchain() -> Result<(), String> {
+    let version = rust_version()?;
+    let listed = command("rustup").args(["toolchain", "list"]).output();
+    let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let listed = listed.unwrap_or_default();
+    let Some(toolchain) = toolchain(&version, &listed) else {
+        eprintln!(
+            "xtask: NOT TESTED: the cipher with Rust {version}, its oldest: \
+             rustup toolchain install {version} --profile minimal"
+        );
+        return Ok(());
+    };
+    let toolchain = format!("+{toolchain}");
+    step(
+        "the oldest toolchain",
+        "cargo",
+        &[
+            toolchain.as_str(),
+            "check",
+            "-p",
+            "tare-gcm",
+            "--all-features",
+            "--target-dir",
+            "target/rust-version",
+            "--locked",
+        ],
+    )
+}
+
+/// The workspace's `rust-version`, which the cipher and its dependencies inherit.
+fn rust_version() -> Result<String, String> {
+    let file = root().join("Cargo.toml");
+    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'))
+        .map(str::to_owned)
+        .ok_or_else(|| format!("{}: no rust-version", file.display()))
+}
+
+/// The name of an installed toolchain of this version, from the list that rustup prints: `1.95` or
+/// `1.95.0`, and behind it the machine.
+fn toolchain<'a>(version: &str, listed: &'a str) -> Option<&'a str> {
+    let names = listed.lines().filter_map(|line| line.split(' ').next());
+    let mut own = names.filter(|name| {
+        let rest = name.strip_prefix(version).unwrap_or_default();
+        rest.starts_with('-') || rest.starts_with(".0-")
+    });
+    own.next()
 }
 
 /// The words alone: the check that a change of text needs most often.
@@ -216,4 +271,23 @@ fn targets(line: &str) -> Vec<&str> {
         .map(|(target, _)| target.split('#').next().unwrap_or(target))
         .filter(|target| !target.is_empty() && !target.contains(':') && !target.contains(' '))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::toolchain;
+
+    #[test]
+    fn a_toolchain_of_the_version_is_found_and_no_other() {
+        let listed = "stable-x86_64-unknown-linux-gnu (active, default)\n\
+                      1.195.0-x86_64-unknown-linux-gnu\n1.95.1-x86_64-unknown-linux-gnu\n";
+        assert_eq!(toolchain("1.95", listed), None);
+        for name in [
+            "1.95-x86_64-unknown-linux-gnu",
+            "1.95.0-x86_64-unknown-linux-gnu",
+        ] {
+            let listed = format!("{listed}{name}\n");
+            assert_eq!(toolchain("1.95", &listed), Some(name));
+        }
+    }
 }

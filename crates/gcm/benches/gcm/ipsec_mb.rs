@@ -10,6 +10,14 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::path::Path;
 use std::ptr;
 
+/// The library is for x86-64 alone.
+#[cfg(not(target_arch = "x86_64"))]
+macro_rules! is_x86_feature_detected {
+    ($name:literal) => {
+        false
+    };
+}
+
 /// The environment variable with the path of the library to compare with.
 pub const VARIABLE: &str = "TARE_IPSEC_MB";
 

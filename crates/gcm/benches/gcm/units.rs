@@ -1,6 +1,7 @@
 //! The throughput of the processor's units: the clock, and the rates of AES and carry-less
 //! multiplication, measured with small kernels, and what bound they set to each path.
 
+#[cfg(target_arch = "x86_64")]
 use std::arch::asm;
 use tare_gcm::Path;
 
@@ -13,6 +14,7 @@ pub const KERNEL_LEN: f64 = 120.0;
 /// A chain of multiplications, each on the result before. They take three cycles on every processor
 /// with these paths (Intel since Nehalem, AMD since Zen), and none is ever skipped. `state` ties
 /// one run to the next.
+#[cfg(target_arch = "x86_64")]
 pub fn chain(state: &mut u64) {
     // SAFETY: register arithmetic only.
     unsafe {
@@ -26,7 +28,16 @@ pub fn chain(state: &mut u64) {
     }
 }
 
+/// The same of other processors, where no kernel is measured against it.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn chain(state: &mut u64) {
+    for _ in 0..256 {
+        *state = std::hint::black_box(*state).wrapping_mul(*state);
+    }
+}
+
 /// Twelve independent registers, ten times over: more work in flight than any latency needs.
+#[cfg(target_arch = "x86_64")]
 macro_rules! kernel {
     ($operation:literal, $width:literal, $middle:literal) => {
         || {
@@ -83,6 +94,7 @@ type Kernels = (fn(), fn());
 
 /// The throughput kernels of a path, AES and multiplication; `None` for the portable one and for
 /// paths that the processor lacks.
+#[cfg(target_arch = "x86_64")]
 pub fn kernels(path: Path) -> Option<Kernels> {
     match path {
         _ if !path.is_available() => None,
@@ -100,6 +112,12 @@ pub fn kernels(path: Path) -> Option<Kernels> {
         )),
         _ => None,
     }
+}
+
+/// The same of other processors: there are none yet.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn kernels(_: Path) -> Option<Kernels> {
+    None
 }
 
 /// The bound of a path whose units do so many instructions a cycle.

@@ -30,7 +30,7 @@ pub(crate) fn is_available(path: Path) -> bool {
         Path::Vaes512 => has_vaes() && avx512::get(),
         Path::Vaes256 => has_vaes(),
         Path::AesNi => aesni::get(),
-        Path::Portable => false,
+        _ => false,
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn kernel(path: Path, key_len: usize) -> Option<&'static Kernel> {
         (Path::AesNi, _) if avx::get() => &entry::aesni_avx::AES_256,
         (Path::AesNi, 16) => &entry::aesni::AES_128,
         (Path::AesNi, _) => &entry::aesni::AES_256,
-        (Path::Portable, _) => return None,
+        _ => return None,
     })
 }
 

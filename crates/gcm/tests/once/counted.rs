@@ -347,6 +347,7 @@ fn each_byte_of_a_tag_is_loaded_once_and_stored_once() {
 }
 
 /// The control: accesses of many kinds are counted as what they are.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn repeated_accesses_are_counted() {
     let mut watch = Watch::new();
@@ -395,7 +396,47 @@ fn repeated_accesses_are_counted() {
     }
 }
 
+/// The same of AArch64.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn repeated_accesses_are_counted() {
+    use core::arch::asm;
+    let mut watch = Watch::new();
+    let p = watch.at(104);
+    let count = |loads, stores| Count { loads, stores };
+    watch.count(|| {
+        // SAFETY: watched memory, which is there.
+        unsafe {
+            let _ = (p.read_volatile(), p.cast::<u64>().read_volatile());
+            p.add(6).cast::<u16>().write_volatile(3);
+            asm!("ld1 {{v0.16b}}, [{}]", in(reg) p.add(30), out("v0") _);
+            asm!("str q0, [{}, {}]", in(reg) p, in(reg) 40_u64);
+            asm!("ldp x0, x1, [{}, #-8]", in(reg) p.add(88), out("x0") _, out("x1") _);
+            asm!("stp w0, w1, [{}], #8", inout(reg) p.add(100) => _);
+            asm!("ldrsb x0, [{}, #-1]!", inout(reg) p.add(111) => _, out("x0") _);
+            asm!("ldr d0, [{}, {:w}, uxtw #3]", in(reg) p, in(reg) 15_u64, out("v0") _);
+        }
+    });
+    let expected = |i: usize| match i {
+        0 => count(2, 0),
+        1..6 => count(1, 0),
+        6 | 7 => count(1, 1),
+        30..40 => count(1, 0),
+        40..46 => count(1, 1),
+        46..56 => count(0, 1),
+        80..96 => count(1, 0),
+        100..108 => count(0, 1),
+        110 => count(1, 0),
+        120..128 => count(1, 0),
+        _ => count(0, 0),
+    };
+    let wrong = (0..140).find(|&i| watch.counts()[104 + i] != expected(i));
+    assert_eq!(wrong, None);
+    assert_eq!(watch.instructions(), 9);
+}
+
 /// Loads four bytes, and 32.
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn masked_loads(p: *const u8) {
     // SAFETY: the caller's memory.
@@ -412,9 +453,12 @@ fn an_access_that_cannot_be_counted_is_reported() {
     let mut watch = Watch::new();
     let p = watch.at(104);
     watch.count(|| {
-        // SAFETY: eight bytes of watched memory onto others.
+        // SAFETY: bytes of watched memory.
         unsafe {
+            #[cfg(target_arch = "x86_64")]
             core::arch::asm!("rep movsb", inout("rcx") 8 => _, inout("rsi") p => _, inout("rdi") p.add(8) => _);
+            #[cfg(target_arch = "aarch64")]
+            core::arch::asm!("ldxrb w0, [{p}]", "clrex", p = in(reg) p, out("x0") _);
         }
     });
 }

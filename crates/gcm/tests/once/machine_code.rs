@@ -96,7 +96,7 @@ fn shared_access(path: Path, text: &str) -> Option<bool> {
         Path::AesNi => {
             opcode.strip_prefix('v').unwrap_or(opcode) == if stores { "movupd" } else { "lddqu" }
         }
-        Path::Portable => false,
+        Path::Neon | Path::Portable => false,
     };
     (ours && memory(operands).is_some()).then_some(stores)
 }

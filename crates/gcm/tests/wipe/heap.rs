@@ -27,8 +27,8 @@ thread_local! {
 // SAFETY: the system's allocator, and a look at memory that is still allocated.
 unsafe impl GlobalAlloc for Noting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's contract.
-        let block = unsafe { System.alloc(layout) };
+        // SAFETY: the caller's contract. Zeros, so that what is there later has been written.
+        let block = unsafe { System.alloc_zeroed(layout) };
         if layout.size() >= KEY_LEN_MIN && layout.align() >= 16 {
             let _ = LAST.try_with(|last| last.set((block.expose_provenance(), layout.size())));
         }
@@ -52,7 +52,9 @@ unsafe impl GlobalAlloc for Noting {
     }
 }
 
-/// A byte of a key that no other test uses.
+/// A byte of a key that no other test uses. Not inlined: the compiler would make the bytes a
+/// constant and keep that on this test's own stack.
+#[inline(never)]
 fn key_byte(i: usize) -> u8 {
     (i * 29 + 7) as u8
 }

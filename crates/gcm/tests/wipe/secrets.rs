@@ -226,6 +226,7 @@ fn whole_messages_and_batches_leave_no_secrets_on_the_stack() {
 
 /// Clears the vector registers, which the end of a thread saves on its stack.
 #[inline(never)]
+#[cfg(target_arch = "x86_64")]
 fn clear_registers() {
     use std::arch::is_x86_feature_detected as has;
     // SAFETY: the processor has the instructions; the blocks name what they change.
@@ -240,6 +241,7 @@ fn clear_registers() {
 }
 
 /// Those that only AVX-512 has.
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn clear_upper_16() {
     macro_rules! clear {
@@ -250,6 +252,21 @@ fn clear_upper_16() {
     }
     clear!("zmm16" "zmm17" "zmm18" "zmm19" "zmm20" "zmm21" "zmm22" "zmm23");
     clear!("zmm24" "zmm25" "zmm26" "zmm27" "zmm28" "zmm29" "zmm30" "zmm31");
+}
+
+/// The same of AArch64, but for those that a function gives back as they were: to save these takes
+/// the stack that is looked at.
+#[inline(never)]
+#[cfg(target_arch = "aarch64")]
+fn clear_registers() {
+    macro_rules! clear {
+        ($($register:tt)*) => {
+            // SAFETY: registers only.
+            unsafe { asm!($(concat!("movi ", $register, ".16b, #0"),)* $(out($register) _,)*) }
+        };
+    }
+    clear!("v0" "v1" "v2" "v3" "v4" "v5" "v6" "v7" "v16" "v17" "v18" "v19" "v20" "v21");
+    clear!("v22" "v23" "v24" "v25" "v26" "v27" "v28" "v29" "v30" "v31");
 }
 
 fn seal_in_pieces(key: &Key, plaintext: &[u8], sealed: &mut [u8]) -> Tag {
