@@ -30,8 +30,8 @@ pub struct Words {
     pub key: &'static str,
 }
 
-/// Returns the status socket of the only daemon `kind` of this machine. A socket without a listener,
-/// as a daemon leaves it that was killed, does not count.
+/// Returns the status socket of the only daemon `kind` of this machine. A socket without a
+/// listener, as a daemon leaves it that was killed, does not count.
 ///
 /// # Errors
 /// There is none, or several.

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 const TARE: &str = env!("CARGO_BIN_EXE_tare");
 
 /// The functions that scripts have. `serve ARGUMENTS` starts a host and waits until its guest has
-/// told its counters, `stop` ends it and prints its exit status; `await TEXT` waits until the status
-/// has a text, which stays in `status.json`, `soon COMMAND` until a command succeeds.
+/// told its counters, `stop` ends it and prints its exit status; `await TEXT` waits until the
+/// status has a text, which stays in `status.json`, `soon COMMAND` until a command succeeds.
 const PRELUDE: &str = r#"ip link set lo up
 soon() {
     tries=0
