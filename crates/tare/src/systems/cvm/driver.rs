@@ -344,15 +344,14 @@ impl CvmnetFigures {
         };
         let exits = outcome.exits();
         let exits = exits.kicks + exits.interrupts + exits.halts;
-        let has_frames = outcome.frames > 0;
-        let per_frame = |amount: u64| has_frames.then(|| amount as f64 / outcome.frames as f64);
+        let per = |frames: u64, amount: u64| (frames > 0).then(|| amount as f64 / frames as f64);
         CvmnetFigures {
             throughput: data / outcome.clock,
             guest_rate: data / outcome.busy * outcome.vcpus as f64,
             guest_time: outcome.busy / (data / RECORD),
             guest_busy: busy,
-            frame: per_frame(outcome.frame_bytes).filter(|_| work != Work::Send),
-            packets_per_frame: per_frame(outcome.packets),
+            frame: per(outcome.frames, outcome.frame_bytes).filter(|_| work != Work::Send),
+            packets_per_frame: per(outcome.given, outcome.packets),
             request_rate: has_requests.then(|| outcome.requests as f64 / outcome.clock),
             exits: exits as f64 / (data / f64::from(1 << 20)),
             operations: outcome.operations,

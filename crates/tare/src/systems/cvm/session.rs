@@ -128,8 +128,9 @@ pub(super) struct Outcome {
     /// Frames and bytes that the guest received.
     pub(super) frames: u64,
     pub(super) frame_bytes: u64,
-    /// Packets of the network that the host made frames of for the guest.
+    /// Packets of the network and the frames that the host made of them for the guest.
     pub(super) packets: u64,
+    pub(super) given: u64,
     /// Bytes copied through the bounce buffer.
     pub(super) bounced: u64,
     /// Faults of the ring and errors of TLS.
@@ -321,6 +322,7 @@ fn run_with<P: Probe>(
         frames: end.frames - start.frames,
         frame_bytes: end.bytes_in - start.bytes_in,
         packets: end.packets - start.packets,
+        given: end.given - start.given,
         bounced: end.bounced - start.bounced,
         faults: board.sum(|it| &it.faults),
         sealed_ahead: board.sum(|it| &it.sealed_ahead),

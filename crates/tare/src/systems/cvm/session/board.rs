@@ -42,6 +42,8 @@ pub(super) struct Counts {
     pub(super) finished: AtomicU64,
     /// Packets of the network that the host has made frames of.
     pub(super) packets: AtomicU64,
+    /// These frames.
+    pub(super) given: AtomicU64,
     client_requests: AtomicU64,
     client_turns: AtomicU64,
     client_verified: AtomicU64,
@@ -89,6 +91,7 @@ impl Board {
             busy_ns: self.sum(|it| &it.busy_ns),
             frames: self.sum(|it| &it.frames),
             packets: self.sum(|it| &it.packets),
+            given: self.sum(|it| &it.given),
             bounced: self.sum(|it| &it.bounced),
             clients: client::Counters {
                 requests: self.sum(|it| &it.client_requests),
@@ -110,6 +113,7 @@ pub(super) struct Moment {
     pub(super) busy_ns: u64,
     pub(super) frames: u64,
     pub(super) packets: u64,
+    pub(super) given: u64,
     pub(super) bounced: u64,
     pub(super) clients: client::Counters,
 }

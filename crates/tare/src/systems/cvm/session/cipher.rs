@@ -151,6 +151,7 @@ impl Opened {
             frames: 0,
             frame_bytes: 0,
             packets: 0,
+            given: 0,
             bounced: 0,
             faults: 0,
             sealed_ahead: 0,

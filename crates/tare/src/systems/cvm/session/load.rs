@@ -121,9 +121,9 @@ impl<'a> Load<'a> {
             ..answered
         });
         let counts = &self.board.pairs[self.pair];
-        counts
-            .packets
-            .store(self.device.counters().packets, Relaxed);
+        let device = self.device.counters();
+        counts.packets.store(device.packets, Relaxed);
+        counts.given.store(device.to_guest, Relaxed);
         if self.is_sink {
             counts.finished.store(received.finished, Relaxed);
         }
