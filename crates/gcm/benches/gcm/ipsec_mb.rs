@@ -14,8 +14,13 @@ use std::ptr;
 #[cfg(not(target_arch = "x86_64"))]
 macro_rules! is_x86_feature_detected {
     ($name:literal) => {
-        false
+        has_feature_of_x86($name)
     };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_feature_of_x86(_name: &str) -> bool {
+    false
 }
 
 /// The environment variable with the path of the library to compare with.
