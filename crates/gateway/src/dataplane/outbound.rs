@@ -113,11 +113,11 @@ fn passes<const MANY: bool>(
     input: &mut Burst,
     output: &mut Output,
 ) {
-    let mut all_fit = admit_all::<MANY>(worker, tables, now, origin, scratch, input, output);
+    let mut seen = admit_all::<MANY>(worker, tables, now, origin, scratch, input, output);
     if MANY {
-        all_fit = look_up(tables, &worker.id, scratch);
+        seen.all_fit = look_up(tables, &worker.id, scratch);
     }
-    if !all_fit {
+    if !seen.all_fit {
         fit(worker, now, scratch, output);
     }
     if MANY {
@@ -125,12 +125,19 @@ fn passes<const MANY: bool>(
             prefetch_key(tables, worker.id.number(), job.route, frame.len());
         }
     }
-    encapsulate(worker, tables, scratch);
+    encapsulate(worker, tables, scratch, seen.is_one_run);
     seal::<MANY>(worker, tables, scratch, output);
 }
 
-/// The first pass: headers, and which route. Frames change hands all at once. Returns true if all
-/// packets are as short as their routes take them, which it does not look at where there are many.
+/// What the first pass sees of a burst on the way; `MANY` is as for [`passes`].
+struct Seen {
+    /// True if all packets are as short as their routes take them; not looked at if `MANY`.
+    all_fit: bool,
+    /// True if all packets are of one route; false if `MANY`.
+    is_one_run: bool,
+}
+
+/// The first pass: headers, and which route. Frames change hands all at once.
 #[inline(never)]
 fn admit_all<const MANY: bool>(
     worker: &mut Dataplane,
@@ -140,12 +147,14 @@ fn admit_all<const MANY: bool>(
     scratch: &mut Scratch,
     input: &mut Burst,
     output: &mut Output,
-) -> bool {
+) -> Seen {
     let station = Station::new(worker.private.mac);
     let mut bytes = 0;
     let mut all = true;
     let mut all_fit = true;
-    let mut last = (u32::MAX, 0);
+    let mut runs = 0;
+    // Wider than a route, so that it is none before the first.
+    let mut last = (u64::MAX, 0);
     worker.sent.received += input.len() as u64;
     std::mem::swap(&mut scratch.frames, input);
     for (frame, job) in scratch.frames.iter_mut().zip(&mut scratch.jobs) {
@@ -163,8 +172,9 @@ fn admit_all<const MANY: bool>(
             continue;
         }
         // Where routes are few, the one of the packet before is as a rule this one's too.
-        if job.route != last.0 {
-            last = (job.route, inner_max(tables, job.route));
+        if u64::from(job.route) != last.0 {
+            last = (u64::from(job.route), inner_max(tables, job.route));
+            runs += 1;
         }
         all_fit &= inner <= last.1;
     }
@@ -185,7 +195,10 @@ fn admit_all<const MANY: bool>(
             None
         });
     }
-    all_fit
+    Seen {
+        all_fit,
+        is_one_run: !MANY && runs <= 1,
+    }
 }
 
 /// [`admit`] for frames that are not plain. Returns the bytes of the inner packet if one is to be
@@ -355,42 +368,63 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 /// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
 /// is encrypted, so that the cipher works on several packets at a time.
 #[inline(never)]
-fn encapsulate(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scratch) {
-    let worker_number = worker.id.number();
-    let mut rest = &mut scratch.frames[..];
-    let jobs = &mut scratch.jobs[..rest.len()];
+fn encapsulate(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    scratch: &mut Scratch,
+    is_one_run: bool,
+) {
+    let frames = &mut scratch.frames[..];
+    let jobs = &mut scratch.jobs[..frames.len()];
     let mut failed = false;
-    for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
-        let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
-        let sa = outbound_sa(tables, run[0].route, worker_number);
-        let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
-            sa.take(run.len() as u64, &worker.id)
-                .ok_or(DropReason::SequenceExhausted)
-        });
-        let (sa, number) = match (sa, number) {
-            (Some(sa), Ok(number)) => (sa, number),
-            (_, number) => {
-                failed = true;
-                run.iter_mut().for_each(|job| job.front = 0);
-                refuse(
-                    worker,
-                    tables,
-                    run,
-                    number.err().unwrap_or(DropReason::NoSa),
-                );
-                continue;
-            }
-        };
-        let (bytes, result) = write_all(&worker.public, sa, number, frames, run);
-        sa.count(bytes, &worker.id);
-        if let Err(cause) = result {
-            failed = true;
-            refuse(worker, tables, run, cause);
+    if is_one_run {
+        failed = encapsulate_run(worker, tables, frames, jobs).is_err();
+    } else {
+        let mut rest = frames;
+        for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
+            let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
+            failed |= encapsulate_run(worker, tables, frames, run).is_err();
         }
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
     }
+}
+
+/// [`encapsulate`] for a run of packets of one route. If some cannot be sent, they are counted as
+/// dropped for the reason that it returns, and `front` of these is 0.
+#[inline(always)]
+fn encapsulate_run(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    frames: &mut [Frame],
+    run: &mut [Job],
+) -> Result<(), DropReason> {
+    let Some(&Job { route, .. }) = run.first() else {
+        return Ok(());
+    };
+    let sa = outbound_sa(tables, route, worker.id.number());
+    let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
+        sa.take(run.len() as u64, &worker.id)
+            .ok_or(DropReason::SequenceExhausted)
+    });
+    let (sa, number) = match (sa, number) {
+        (Some(sa), Ok(number)) => (sa, number),
+        (_, number) => {
+            cold_path();
+            run.iter_mut().for_each(|job| job.front = 0);
+            let cause = number.err().unwrap_or(DropReason::NoSa);
+            refuse(worker, tables, run, cause);
+            return Err(cause);
+        }
+    };
+    let (bytes, result) = write_all(&worker.public, sa, number, frames, run);
+    sa.count(bytes, &worker.id);
+    if let Err(cause) = result {
+        cold_path();
+        refuse(worker, tables, run, cause);
+    }
+    result
 }
 
 /// Counts the packets of a run that have no place for headers in front as dropped.

@@ -47,7 +47,7 @@ pub(super) fn admit(
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     use proptest::prelude::*;
     use tare_port::Burst;
@@ -60,12 +60,14 @@ mod tests {
 
     #[test]
     fn what_is_plain_is_sealed_by_the_full_checks_and_gives_the_same_job() {
-        let (mut dataplane, tables, pool) = dataplane();
+        let (dataplane, tables, pool) = dataplane();
+        let dataplane = RefCell::new(dataplane);
         let plain = Cell::new(0);
         let config = ProptestConfig::with_cases(10_000);
         proptest!(config, |(bytes in private_frame())| {
             let (mut short, mut job) = (pool.copy(&bytes).unwrap(), Job::default());
             let station = Station::new(PRIVATE);
+            let mut dataplane = dataplane.borrow_mut();
             let inner = admit(&tables, &dataplane.own, station, &mut short, &mut job);
             for origin in [Origin::Private, Origin::Own] {
                 let (mut full, mut full_job) = (pool.copy(&bytes).unwrap(), Job::default());
