@@ -110,8 +110,8 @@ impl Ipv4 {
         Ok(Ipv4::fields(h, header_len))
     }
 
-    /// Reads and checks a header without options, of a packet whose bytes are within `lengths`. Returns
-    /// `None` if it has options or is malformed; [`Ipv4::parse`] tells which.
+    /// Reads and checks a header without options, of a packet whose bytes are within `lengths`.
+    /// Returns `None` if it has options or is malformed; [`Ipv4::parse`] tells which.
     #[inline]
     pub fn without_options(h: &[u8; HEADER], lengths: RangeInclusive<usize>) -> Option<Ipv4> {
         let ip = Ipv4::fields(h, HEADER);

@@ -1,5 +1,5 @@
-//! A data plane and packets for it, right ones and such that are not quite right: for the tests that
-//! compare the short way of a packet with the full checks.
+//! A data plane and packets for it, right ones and some with a fault: for the tests that compare
+//! the short way of a packet with the full checks.
 
 use std::sync::Arc;
 

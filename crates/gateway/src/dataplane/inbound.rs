@@ -294,8 +294,9 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
     }
 }
 
-/// The second pass where there are many SAs: whole sequence numbers, and a check of the windows without their lock. It is no
-/// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
+/// The second pass where there are many SAs: whole sequence numbers, and a check of the windows
+/// without their lock. It is no promise, but a replayed packet that it finds is not decrypted (RFC
+/// 4303, 3.4.3).
 #[inline(never)]
 fn number_all(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scratch) {
     let mut failed = false;

@@ -125,15 +125,15 @@ fn passes<const MANY: bool>(
             prefetch_key(tables, worker.id.number(), job.route, frame.len());
         }
     }
-    encapsulate(worker, tables, scratch, seen.is_one_run);
+    encapsulate::<MANY>(worker, tables, scratch, seen.is_one_run);
     seal::<MANY>(worker, tables, scratch, output);
 }
 
-/// What the first pass sees of a burst on the way; `MANY` is as for [`passes`].
+/// The facts about a burst that the first pass finds out on the way; `MANY` is as for [`passes`].
 struct Seen {
     /// True if all packets are as short as their routes take them; not looked at if `MANY`.
     all_fit: bool,
-    /// True if all packets are of one route; false if `MANY`.
+    /// True if all packets are of one route; not looked at if `MANY`.
     is_one_run: bool,
 }
 
@@ -197,7 +197,7 @@ fn admit_all<const MANY: bool>(
     }
     Seen {
         all_fit,
-        is_one_run: !MANY && runs <= 1,
+        is_one_run: runs <= 1,
     }
 }
 
@@ -368,7 +368,7 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 /// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
 /// is encrypted, so that the cipher works on several packets at a time.
 #[inline(never)]
-fn encapsulate(
+fn encapsulate<const MANY: bool>(
     worker: &mut Dataplane,
     tables: &BoundTables,
     scratch: &mut Scratch,
@@ -377,7 +377,7 @@ fn encapsulate(
     let frames = &mut scratch.frames[..];
     let jobs = &mut scratch.jobs[..frames.len()];
     let mut failed = false;
-    if is_one_run {
+    if !MANY && is_one_run {
         failed = encapsulate_run(worker, tables, frames, jobs).is_err();
     } else {
         let mut rest = frames;
@@ -452,7 +452,7 @@ fn prefetch_key(tables: &Tables, worker: usize, route: u32, len: usize) {
 /// Writes headers and trailers of a run of packets, whose sequence numbers begin with `number`.
 /// Returns the bytes that are to be encrypted and, if some packets cannot be sent, why; `front` of
 /// these is 0.
-#[inline]
+#[inline(always)]
 fn write_all(
     headers: &InterfaceHeaders,
     sa: &OutboundSa,

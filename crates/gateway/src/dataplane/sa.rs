@@ -52,8 +52,8 @@ impl Outer {
     }
 }
 
-/// Returns the outer header of a tunnel over IPv4, without what packets differ in: DSCP and ECN, and
-/// the length.
+/// Returns the outer header of a tunnel over IPv4, without what packets differ in: DSCP, ECN and
+/// length.
 #[inline(always)]
 fn header4(src: u32, dst: u32) -> ipv4::Repr {
     ipv4::Repr {

@@ -197,8 +197,8 @@ impl Window {
 
 /// The right to claim numbers of a window.
 ///
-/// It has the highest number and its word, which packets in order touch alone, to itself: a burst of
-/// them loads and stores both once. Other workers read them without the lock, before decryption,
+/// It has the highest number and its word, which packets in order touch alone, to itself: a burst
+/// of them loads and stores both once. Other workers read them without the lock, before decryption,
 /// and may see them late or one without the other, and misjudge a number: then a packet is
 /// decrypted in vain or, rarely, dropped, and none is accepted twice, because each claim is made
 /// under the lock.

@@ -20,7 +20,7 @@ const OUTER: usize = HEADER + ipv4::HEADER;
 /// The fewest bytes of an outer packet.
 const OUTER_MIN: usize = ipv4::HEADER + esp::HEADER + esp::TRAILER + esp::ICV;
 
-/// What packets have in common that came one behind the other from one peer by one SA: their
+/// The common part of packets that came one behind the other from one peer by one SA: their
 /// addresses are checked and their SA is looked up once.
 #[derive(Default)]
 pub(super) struct Run<'a> {
@@ -33,9 +33,8 @@ pub(super) struct Run<'a> {
     sa: Option<&'a InboundSa>,
 }
 
-/// Reads the outer headers of a frame into its job; see [`super::admit`]. Returns `None`, and
-/// leaves the frame as it is, if they are not plain; otherwise its SA, if there are not many and one
-/// has the SPI.
+/// Reads the outer headers of a frame into its job; see [`super::admit`]. Returns its SA, if there
+/// are not many and one has the SPI; `None`, and leaves the frame as it is, if they are not plain.
 #[inline(always)]
 pub(super) fn admit<'a, const MANY: bool>(
     tables: &'a Tables,
