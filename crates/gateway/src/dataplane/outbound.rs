@@ -527,8 +527,8 @@ fn refuse_run(frames: &[Frame], run: &mut [Job], number: u64) -> (u64, Result<()
     (bytes, Err(DropReason::NextHopUnknown))
 }
 
-/// Decrements TTL or hop limit of the inner packet and writes everything around it but the ICV.
-/// Returns the bytes that are to be encrypted; `front` of the job is 0 if the frame has no room.
+/// Fills the job of a packet with this sequence number and writes everything around it. Returns the
+/// bytes that are to be encrypted; `front` of the job is 0 if the frame has no room.
 #[inline(always)]
 fn write<const OUTER: usize, const ALL: usize>(
     ethernet: &[u8; HEADER],
@@ -539,36 +539,53 @@ fn write<const OUTER: usize, const ALL: usize>(
     write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
 ) -> usize {
     let inner = frame.len() - HEADER;
-    let padding = esp::padding(inner);
-    let encrypted = inner + padding + esp::TRAILER;
-    // Read before the frame is written to: the compiler cannot tell that they are apart.
-    let (spi, tos, next_header) = (sa.spi, job.tos, job.next_header);
+    let encrypted = inner + esp::padding(inner) + esp::TRAILER;
     job.sequence = number;
-    job.aad.set(spi, number, sa.sequence_mode);
+    job.aad.set(sa.spi, number, sa.sequence_mode);
     job.len = encrypted as u16;
-    let mut parts = || {
-        let all = frame.grow(OUTER + esp::HEADER, encrypted + esp::ICV - inner)?;
-        let (front, rest) = all.split_first_chunk_mut::<ALL>()?;
-        let (link, front) = front.split_first_chunk_mut()?;
-        let (outer, front) = front.split_first_chunk_mut()?;
-        let (header, _) = front.split_first_chunk_mut::<{ esp::HEADER }>()?;
-        *link = *ethernet;
-        write_outer(outer, esp::HEADER + encrypted + esp::ICV, tos);
-        let spi_and_number = u64::from(spi) << 32 | number & 0xffff_ffff;
-        header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
-        header[8..].copy_from_slice(&number.to_be_bytes());
-        match next_header {
-            V4::NEXT_HEADER => V4::decrement_ttl(rest),
-            V6::NEXT_HEADER => V6::decrement_ttl(rest),
-            _ => {}
-        }
-        esp::write_trailer(rest.get_mut(inner..)?, padding, next_header)
-    };
-    job.front = match parts() {
+    job.front = match write_around::<OUTER, ALL>(ethernet, sa, job, frame, write_outer) {
         Some(()) => ALL as u8,
         None => 0,
     };
     encrypted
+}
+
+/// Decrements TTL or hop limit of the inner packet and writes everything around it but the ICV;
+/// `None` if the frame has no room.
+#[inline(always)]
+fn write_around<const OUTER: usize, const ALL: usize>(
+    ethernet: &[u8; HEADER],
+    sa: &OutboundSa,
+    job: &Job,
+    frame: &mut Frame,
+    write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
+) -> Option<()> {
+    // Read before the frame is written to: the compiler cannot tell that they are apart.
+    let Job {
+        sequence: number,
+        tos,
+        next_header,
+        ..
+    } = *job;
+    let spi_and_number = u64::from(sa.spi) << 32 | number & 0xffff_ffff;
+    let inner = frame.len() - HEADER;
+    let padding = esp::padding(inner);
+    let behind = padding + esp::TRAILER + esp::ICV;
+    let all = frame.grow(OUTER + esp::HEADER, behind)?;
+    let (front, rest) = all.split_first_chunk_mut::<ALL>()?;
+    let (link, front) = front.split_first_chunk_mut()?;
+    let (outer, front) = front.split_first_chunk_mut()?;
+    let (header, _) = front.split_first_chunk_mut::<{ esp::HEADER }>()?;
+    *link = *ethernet;
+    write_outer(outer, esp::HEADER + inner + behind, tos);
+    header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
+    header[8..].copy_from_slice(&number.to_be_bytes());
+    match next_header {
+        V4::NEXT_HEADER => V4::decrement_ttl(rest),
+        V6::NEXT_HEADER => V6::decrement_ttl(rest),
+        _ => {}
+    }
+    esp::write_trailer(rest.get_mut(inner..)?, padding, next_header)
 }
 
 /// The last passes: seals, and writes the tags.
