@@ -357,14 +357,15 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
 
     #[inline(always)]
     fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
-        if (packet.len > 64) | (packet.aad.len() > 16) {
-            // SAFETY: the packet's constructors made sure of its memory.
-            return done(item, unsafe { packet.whole::<O>() });
-        }
         let batch4 = packet
             .key
             .batch4()
             .map_or(core::ptr::null(), core::ptr::from_ref);
+        // Also where the path has no `batch4`, on which every packet comes here.
+        if (packet.len > 64) | (packet.aad.len() > 16) | batch4.is_null() {
+            // SAFETY: the packet's constructors made sure of its memory.
+            return done(item, unsafe { packet.whole::<O>() });
+        }
         if batch4 != self.batch4 || packet.is_at_page_end() {
             // A copy: a reference to the packet would force it into memory on the common path too.
             return self.push_other(&{ *packet }, item, done);

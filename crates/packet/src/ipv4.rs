@@ -1,5 +1,7 @@
 //! IPv4 headers (RFC 791), checked once and then plain values.
 
+use std::ops::RangeInclusive;
+
 use crate::checksum;
 
 /// Bytes of a header without options.
@@ -101,24 +103,35 @@ impl Ipv4 {
         let Some(h) = bytes.first_chunk::<HEADER>() else {
             return Err(Malformed::Truncated);
         };
-        let total_len = usize::from(u16::from_be_bytes([h[2], h[3]]));
-        let fits = (HEADER..=bytes.len()).contains(&total_len);
-        let header_len = if (h[0] == VERSION_AND_LENGTH) & fits & checksum::is_right(h) {
-            HEADER
-        } else {
-            check(bytes, h)?
-        };
+        if let Some(ip) = Ipv4::without_options(h, HEADER..=bytes.len()) {
+            return Ok(ip);
+        }
+        let header_len = check(bytes, h)?;
+        Ok(Ipv4::fields(h, header_len))
+    }
+
+    /// Reads and checks a header without options, of a packet whose bytes are within `lengths`.
+    /// Returns `None` if it has options or is malformed; [`Ipv4::parse`] tells which.
+    #[inline]
+    pub fn without_options(h: &[u8; HEADER], lengths: RangeInclusive<usize>) -> Option<Ipv4> {
+        let ip = Ipv4::fields(h, HEADER);
+        let fits = lengths.contains(&ip.total_len);
+        (h[0] == VERSION_AND_LENGTH && fits && checksum::is_right(h)).then_some(ip)
+    }
+
+    #[inline(always)]
+    fn fields(h: &[u8; HEADER], header_len: usize) -> Ipv4 {
         let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
-        Ok(Ipv4 {
+        Ipv4 {
             header_len,
-            total_len,
+            total_len: usize::from(u16::from_be_bytes([h[2], h[3]])),
             tos: h[1],
             ttl: h[8],
             protocol: h[9],
             src: word(12),
             dst: word(16),
             fragment: word(4),
-        })
+        }
     }
 
     /// Returns true if routers must not fragment this packet.
@@ -142,13 +155,13 @@ impl Ipv4 {
 
 /// Decrements the TTL of the packet at the start of `bytes` and updates its checksum incrementally
 /// (RFC 1624): the TTL is the upper byte of a word, so the checksum grows by 0x100, with the carry
-/// added again.
+/// added again. That is 1 where the word is read the other way around (RFC 1071, 2 B).
 #[inline]
 pub fn decrement_ttl(bytes: &mut [u8]) {
     if let Some(h) = bytes.first_chunk_mut::<HEADER>() {
         h[8] = h[8].wrapping_sub(1);
-        let sum = u32::from(u16::from_be_bytes([h[10], h[11]])) + 0x0100;
-        h[10..12].copy_from_slice(&((sum + (sum >> 16)) as u16).to_be_bytes());
+        let (sum, carry) = u16::from_le_bytes([h[10], h[11]]).overflowing_add(1);
+        h[10..12].copy_from_slice(&(sum + u16::from(carry)).to_le_bytes());
     }
 }
 
@@ -189,11 +202,43 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Writes the header, word by word: built elsewhere and then copied, it would be loaded wider
-    /// than it was stored, and such a load waits until the stores have reached the cache.
+    /// Returns the sum of the words that neither DSCP, ECN nor the total length are in, for
+    /// [`Repr::write_with`].
+    pub fn partial_sum(&self) -> u16 {
+        let rest = Repr {
+            tos: 0,
+            total_len: 0,
+            ..*self
+        };
+        !checksum::finish(rest.words().iter().map(|&w| u64::from(w)).sum())
+    }
+
+    /// Writes the header.
     #[inline]
     pub fn write(&self, to: &mut [u8; HEADER]) {
-        let words = [
+        self.write_with(self.partial_sum(), to);
+    }
+
+    /// Writes the header of which `partial` is the [`Repr::partial_sum`], word by word: built
+    /// elsewhere and then copied, it would be loaded wider than it was stored, and such a load
+    /// waits until the stores have reached the cache.
+    #[inline]
+    pub fn write_with(&self, partial: u16, to: &mut [u8; HEADER]) {
+        let sum = u32::from(partial) + u32::from(self.tos) + u32::from(self.total_len);
+        // Twice, as the first carry may give another one.
+        let checksum = !(sum.wrapping_add(sum.rotate_left(16)) >> 16);
+        let words = self.words();
+        to[..4].copy_from_slice(&words[0].to_be_bytes());
+        to[4..8].copy_from_slice(&words[1].to_be_bytes());
+        to[8..12].copy_from_slice(&(words[2] | checksum & 0xffff).to_be_bytes());
+        to[12..16].copy_from_slice(&words[3].to_be_bytes());
+        to[16..].copy_from_slice(&words[4].to_be_bytes());
+    }
+
+    /// Returns the header with a checksum of zero.
+    #[inline(always)]
+    fn words(&self) -> [u32; 5] {
+        [
             u32::from(VERSION_AND_LENGTH) << 24
                 | u32::from(self.tos) << 16
                 | u32::from(self.total_len),
@@ -201,13 +246,7 @@ impl Repr {
             u32::from(self.ttl) << 24 | u32::from(self.protocol) << 16,
             self.src,
             self.dst,
-        ];
-        let checksum = checksum::finish(words.iter().map(|&w| u64::from(w)).sum());
-        to[..4].copy_from_slice(&words[0].to_be_bytes());
-        to[4..8].copy_from_slice(&words[1].to_be_bytes());
-        to[8..12].copy_from_slice(&(words[2] | u32::from(checksum)).to_be_bytes());
-        to[12..16].copy_from_slice(&words[3].to_be_bytes());
-        to[16..].copy_from_slice(&words[4].to_be_bytes());
+        ]
     }
 
     /// Returns the header's bytes.
@@ -298,6 +337,43 @@ mod tests {
             let mut h = repr(64, 20, identification << 16).to_bytes();
             decrement_ttl(&mut h);
             assert_eq!(Ipv4::parse(&h).map(|read| read.ttl), Ok(63));
+        }
+    }
+
+    #[test]
+    fn the_second_carry_of_a_new_header_counts() {
+        let repr = Repr {
+            src: 0xffff - 0x4500,
+            dst: 0,
+            protocol: 0,
+            ttl: 0,
+            tos: 0xff,
+            total_len: 0xff01,
+            fragment: 0,
+        };
+        assert_eq!(repr.partial_sum(), 0xffff);
+        assert!(checksum::is_right(&repr.to_bytes()));
+    }
+
+    proptest! {
+        /// However large the sum, and both for a header and for one like it.
+        #[test]
+        fn a_header_written_with_its_partial_sum_has_the_checksum_of_all_its_words(
+            (src, dst, fragment) in any::<(u32, u32, u32)>(),
+            (protocol, ttl) in any::<(u8, u8)>(),
+            tos in prop_oneof![any::<u8>(), Just(0), Just(255)],
+            total_len in prop_oneof![any::<u16>(), Just(0), Just(u16::MAX)],
+        ) {
+            let repr = Repr { src, dst, protocol, ttl, tos, total_len, fragment };
+            let partial = Repr { tos: !tos, total_len: !total_len, ..repr }.partial_sum();
+            let mut bytes = [0; HEADER];
+            repr.write_with(partial, &mut bytes);
+            prop_assert!(checksum::is_right(&bytes));
+            prop_assert_eq!(bytes, repr.to_bytes());
+            // As RFC 791 has it: the ones' complement of the sum of the other words.
+            bytes[10..12].fill(0);
+            let checksum = checksum::finish(checksum::sum(&bytes));
+            prop_assert_eq!(&repr.to_bytes()[10..12], checksum.to_be_bytes());
         }
     }
 

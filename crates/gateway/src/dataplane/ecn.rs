@@ -9,7 +9,11 @@ const CE: u8 = 0b11;
 /// dropped. RFC 6040, figure 4.
 #[inline]
 pub fn leaving(inner: u8, outer: u8) -> Option<u8> {
+    // The rows and columns of the table in which nothing changes, as for nearly all packets.
     let (inner_ecn, outer_ecn) = (inner & 3, outer & 3);
+    if outer_ecn == inner_ecn || outer_ecn == NOT_ECT {
+        return Some(inner);
+    }
     let ecn = match (inner_ecn, outer_ecn) {
         (NOT_ECT, CE) => return None,
         (NOT_ECT, _) => NOT_ECT,

@@ -51,33 +51,49 @@ pub(crate) fn is_padding(payload: &[u8], len: usize) -> bool {
     }
 }
 
+/// Returns the bytes in front of the trailer of a payload, if the next header is `next_header` and
+/// the trailer is as [`write_trailer`] writes it, with up to three bytes of padding. `None` for any
+/// other, which may be right nevertheless: see [`is_padding`].
+#[inline]
+pub(crate) fn len_before_trailer(payload: &[u8], next_header: u8) -> Option<usize> {
+    /// By the pad length, the last bytes of a payload with a next header of 0, and which of them
+    /// are of the trailer.
+    const WANTED: [u64; 4] = [0, 0x01_0100, 0x0102_0200, 0x01_0203_0300];
+    const TRAILER_OF: [u64; 4] = [0xffff, 0xff_ffff, 0xffff_ffff, 0xff_ffff_ffff];
+    let end = u64::from_be_bytes(*payload.last_chunk()?) ^ u64::from(next_header);
+    let padding = (end >> 8 & 0xff) as usize;
+    let is_right = end & TRAILER_OF.get(padding)? == *WANTED.get(padding)?;
+    is_right.then(|| payload.len() - padding - TRAILER)
+}
+
 /// The additional authenticated data: SPI and sequence number (RFC 4106, 5), the latter in
 /// full where it is extended.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Aad {
     bytes: [u8; 12],
-    len: u8,
 }
 
 impl Aad {
     #[inline]
     pub(crate) fn set(&mut self, spi: u32, sequence: u64, sequence_mode: SequenceMode) {
         self.bytes[..4].copy_from_slice(&spi.to_be_bytes());
-        self.len = match sequence_mode {
+        match sequence_mode {
             SequenceMode::Extended => {
                 self.bytes[4..].copy_from_slice(&sequence.to_be_bytes());
-                12
             }
             SequenceMode::Plain => {
                 self.bytes[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
-                8
             }
-        };
+        }
     }
 
+    /// Returns the bytes, where they were set for this width.
     #[inline]
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len).min(12)]
+    pub(crate) fn as_slice(&self, sequence_mode: SequenceMode) -> &[u8] {
+        match sequence_mode {
+            SequenceMode::Extended => &self.bytes,
+            SequenceMode::Plain => &self.bytes[..8],
+        }
     }
 }
 
@@ -98,6 +114,32 @@ mod tests {
             assert_eq!(&behind[..padding + TRAILER], written);
         }
         assert!(write_trailer(&mut [0; 7], 0, DUMMY).is_none());
+    }
+
+    #[test]
+    fn a_trailer_that_is_read_at_once_is_one_that_was_written_and_no_other() {
+        for inner in [4, 20, 47] {
+            for padding in 0..=3 {
+                let mut payload = vec![0xee; inner + padding + TRAILER + ICV];
+                write_trailer(&mut payload[inner..], padding, INNER_IPV4).unwrap();
+                payload.truncate(inner + padding + TRAILER);
+                let wanted = (payload.len() >= 8).then_some(inner);
+                assert_eq!(len_before_trailer(&payload, INNER_IPV4), wanted);
+                assert_eq!(len_before_trailer(&payload, INNER_IPV6), None);
+                for at in inner..payload.len() {
+                    for bit in 0..8 {
+                        payload[at] ^= 1 << bit;
+                        // Less padding than there seemed to be is right as well.
+                        let found = len_before_trailer(&payload, INNER_IPV4);
+                        let len = found.unwrap_or_default();
+                        assert!(found.is_none() || is_padding(&payload[..payload.len() - 2], len));
+                        assert_ne!(found, Some(inner), "bit {bit} of byte {at}");
+                        payload[at] ^= 1 << bit;
+                    }
+                }
+            }
+        }
+        assert_eq!(len_before_trailer(&[INNER_IPV4; 7], INNER_IPV4), None);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! From the public side to the private one.
 
+mod plain;
+
 use std::hint::cold_path;
 use std::sync::Arc;
 
@@ -89,11 +91,11 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     }
     output.forward.reserve(input.len());
     let tables = Arc::clone(&worker.tables);
-    admit_all(worker, &tables, &mut scratch, input, output);
     if tables.inbound.are_few() {
-        number_all(worker, &tables, &mut scratch);
+        admit_all::<false>(worker, &tables, &mut scratch, input, output);
         open::<false>(&tables, &mut scratch);
     } else {
+        admit_all::<true>(worker, &tables, &mut scratch, input, output);
         let first = scratch.frames.len().min(KEYS_AHEAD);
         for job in &scratch.jobs[..first] {
             prefetch_key(&tables, job);
@@ -107,51 +109,56 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
 }
 
 /// The first pass: outer headers, and the SAs. Frames change hands all at once.
+///
+/// A step ahead is worth its bookkeeping only where the SAs are so many that they are not in the
+/// caches anyway. Where they are few, this does the work of the second pass as well.
 #[inline(never)]
-fn admit_all(
+fn admit_all<const MANY: bool>(
     worker: &mut Dataplane,
-    tables: &Tables,
+    tables: &BoundTables,
     scratch: &mut Scratch,
     input: &mut Burst,
     output: &mut Output,
 ) {
-    // A step ahead is worth its bookkeeping only where SAs are not in the caches anyway.
-    let ahead = if tables.inbound.are_few() { 0 } else { AHEAD };
     let station = Station::new(worker.public.mac);
     let mut bytes = 0;
     let mut all = true;
     worker.received.received += input.len() as u64;
     std::mem::swap(&mut scratch.frames, input);
     let Scratch { frames, jobs, .. } = scratch;
+    let jobs = &mut jobs[..frames.len()];
+    let mut run = plain::Run::default();
     for (at, frame) in frames.iter_mut().enumerate() {
         bytes += frame.len() as u64;
         let job = &mut jobs[at];
-        let admitted =
-            link_kind(frame, station).and_then(|kind| admit(tables, &worker.own, kind, frame, job));
-        match admitted {
-            Ok(Admitted::Esp) if ahead == 0 => {
+        let plain = plain::admit::<MANY>(tables, &worker.own, station, &mut run, frame, job);
+        let sa = match plain {
+            Some(sa) => sa,
+            None if !admit_other(worker, tables, station, frame, job) => {
+                all = false;
+                continue;
+            }
+            None if MANY => None,
+            None => {
                 job.sa = tables.inbound.find(job.spi).unwrap_or(u32::MAX);
+                tables.inbound.at(job.sa)
             }
-            Ok(Admitted::Esp) => {
-                tables.inbound.prefetch(job.spi);
-                find_ahead(tables, jobs, at);
-            }
-            Ok(Admitted::Control) => {
-                all = false;
-                worker.received.control += 1;
-                job.exit = Exit::Control;
-            }
-            Err(cause) => {
-                all = false;
-                worker.received.drop(cause);
-                job.exit = Exit::Nowhere;
-            }
+        };
+        if MANY {
+            tables.inbound.prefetch(job.spi);
+            find_ahead(tables, jobs, at);
+        } else if let Err(cause) = number(&worker.id, sa, job) {
+            all = false;
+            job.exit = Exit::Nowhere;
+            drop_numbered(worker, tables, job, cause);
         }
     }
     worker.received.received_bytes += bytes;
-    let n = frames.len();
-    for at in n..n + ahead {
-        find_ahead(tables, &mut jobs[..n], at);
+    if MANY {
+        let n = frames.len();
+        for at in n..n + AHEAD {
+            find_ahead(tables, jobs, at);
+        }
     }
     if !all {
         set_aside(frames, &mut scratch.spare, jobs, |frame, job| {
@@ -163,6 +170,32 @@ fn admit_all(
             None
         });
     }
+}
+
+/// [`admit`] for frames that are not plain. Returns true if one is to be opened, and counts any
+/// other.
+#[inline(never)]
+fn admit_other(
+    worker: &mut Dataplane,
+    tables: &Tables,
+    station: Station,
+    frame: &mut Frame,
+    job: &mut Job,
+) -> bool {
+    let admitted =
+        link_kind(frame, station).and_then(|kind| admit(tables, &worker.own, kind, frame, job));
+    match admitted {
+        Ok(Admitted::Esp) => return true,
+        Ok(Admitted::Control) => {
+            worker.received.control += 1;
+            job.exit = Exit::Control;
+        }
+        Err(cause) => {
+            worker.received.drop(cause);
+            job.exit = Exit::Nowhere;
+        }
+    }
+    false
 }
 
 enum Admitted {
@@ -261,23 +294,29 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
     }
 }
 
-/// The second pass: whole sequence numbers, and a check of the windows without their lock. It is no
-/// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
+/// The second pass where there are many SAs: whole sequence numbers, and a check of the windows
+/// without their lock. It is no promise, but a replayed packet that it finds is not decrypted (RFC
+/// 4303, 3.4.3).
 #[inline(never)]
 fn number_all(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scratch) {
     let mut failed = false;
-    let id = &worker.id;
     for job in &mut scratch.jobs[..scratch.frames.len()] {
-        if let Err(cause) = number(id, tables, job) {
+        if let Err(cause) = number(&worker.id, tables.inbound.at(job.sa), job) {
             failed = true;
             job.front = 0;
-            worker.received.drop(cause);
-            count_drop(id, tables, job, cause);
+            drop_numbered(worker, tables, job, cause);
         }
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
     }
+}
+
+/// Counts a packet that has no number which its window may take.
+#[cold]
+fn drop_numbered(worker: &mut Dataplane, tables: &BoundTables, job: &Job, cause: DropReason) {
+    worker.received.drop(cause);
+    count_drop(&worker.id, tables, job, cause);
 }
 
 /// Counts a packet that was dropped as one of its route, if its SA is known.
@@ -288,12 +327,13 @@ fn count_drop(worker: &WorkerId, tables: &BoundTables, job: &Job, cause: DropRea
     }
 }
 
-/// The whole sequence number of a packet, if its window may take it.
-#[inline]
-fn number(worker: &WorkerId, tables: &Tables, job: &mut Job) -> Result<(), DropReason> {
-    let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
+/// The whole sequence number of a packet, if the window of its SA may take it.
+#[inline(always)]
+fn number(worker: &WorkerId, sa: Option<&InboundSa>, job: &mut Job) -> Result<(), DropReason> {
+    let sa = sa.ok_or(DropReason::UnknownSpi)?;
     let number = sa.window.number(job.sequence as u32).map_err(cause_of);
     if number.is_err() {
+        cold_path();
         add(&sa.replayed, 1, worker);
     }
     job.sequence = number?;
@@ -331,19 +371,25 @@ fn open<const MANY: bool>(tables: &Tables, scratch: &mut Scratch) {
     outcomes.fill(Err(DropReason::Forged));
     let jobs = &jobs[..frames.len()];
     let mut later = jobs.iter().skip(KEYS_AHEAD);
+    let mut last = (u32::MAX, None);
     let packets = frames.iter_mut().zip(jobs).map_while(|(frame, job)| {
         if MANY {
             if let Some(job) = later.next() {
                 prefetch_key(tables, job);
             }
         }
-        let sa = tables.inbound.at(job.sa)?;
-        let payload = &mut frame[usize::from(job.front) + 8..];
+        // Where SAs are few, the one of the packet before is as a rule this one's too.
+        if MANY || job.sa != last.0 {
+            last = (job.sa, tables.inbound.at(job.sa));
+        }
+        let sa = last.1?;
+        let payload = frame.get_mut(usize::from(job.front) + 8..)?;
         let (iv, rest) = payload.split_first_chunk_mut::<8>()?;
         let (data, icv) = rest.split_last_chunk_mut::<{ esp::ICV }>()?;
         let nonce = Nonce::from_parts(sa.salt, u64::from_be_bytes(*iv));
         let tag = Tag::from(*icv);
-        OpenPacket::in_place(&sa.key, nonce, job.aad.as_slice(), data, tag).ok()
+        let aad = job.aad.as_slice(sa.window.sequence_mode);
+        OpenPacket::in_place(&sa.key, nonce, aad, data, tag).ok()
     });
     open_each(packets, |number, result| {
         outcomes[number] = result.map_err(|_| DropReason::Forged);
@@ -358,28 +404,31 @@ fn open<const MANY: bool>(tables: &Tables, scratch: &mut Scratch) {
 /// two workers, both pass the check above, and one alone gets the number.
 #[inline(never)]
 fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
-    let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
-    for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
-        let outcomes = rest.split_off_mut(..run.len()).unwrap_or_default();
-        let Some(sa) = tables.inbound.at(run[0].sa) else {
-            outcomes.fill(Err(DropReason::UnknownSpi));
+    let n = scratch.frames.len();
+    let (jobs, outcomes) = (&scratch.jobs[..n], &mut scratch.outcomes[..n]);
+    let mut at = 0;
+    while let Some(&Job { sa: place, .. }) = jobs.get(at) {
+        let Some(sa) = tables.inbound.at(place) else {
+            outcomes[at] = Err(DropReason::UnknownSpi);
+            at += 1;
             continue;
         };
-        let (mut packets, mut bytes, mut forged, mut replayed) = (0, 0, 0, 0);
+        let (first, mut bytes, mut forged, mut replayed) = (at, 0, 0, 0);
         let mut claims = sa.window.lock(worker);
-        for (outcome, job) in outcomes.iter_mut().zip(run) {
+        while let (Some(job), Some(outcome)) = (jobs.get(at), outcomes.get_mut(at)) {
+            if job.sa != place {
+                break;
+            }
+            at += 1;
             *outcome = outcome.and_then(|()| claims.claim(job.sequence).map_err(cause_of));
             match outcome {
-                Ok(()) => {
-                    packets += 1;
-                    bytes += u64::from(job.len);
-                }
+                Ok(()) => bytes += u64::from(job.len),
                 Err(DropReason::Forged) => forged += 1,
                 Err(_) => replayed += 1,
             }
         }
         drop(claims);
-        add(&sa.packets, packets, worker);
+        add(&sa.packets, (at - first) as u64 - forged - replayed, worker);
         add(&sa.bytes, bytes, worker);
         if forged + replayed > 0 {
             add(&sa.forged, forged, worker);
@@ -405,15 +454,21 @@ fn finish(
         ..
     } = scratch;
     let (mut forwarded, mut bytes) = (0, 0);
+    let link = worker.private.v4;
+    let own = &worker.own;
+    let plain = link.as_ref().map(|link| plain::Exit { tables, own, link });
     let known = jobs.iter_mut().zip(&mut *outcomes);
     for (frame, (job, outcome)) in frames.iter_mut().zip(known) {
-        match outcome.and_then(|()| leave(worker, tables, job, frame)) {
-            Ok(Exit::Forward) => {
-                forwarded += 1;
-                bytes += frame.len() as u64;
-            }
-            Ok(exit) => job.exit = exit,
-            Err(cause) => *outcome = Err(cause),
+        let left = match &plain {
+            Some(plain) if outcome.is_ok() => plain.leave(job, frame),
+            _ => None,
+        };
+        if let Some(len) = left {
+            forwarded += 1;
+            bytes += len as u64;
+        } else if leave_other(worker, tables, job, outcome, frame) {
+            forwarded += 1;
+            bytes += frame.len() as u64;
         }
     }
     worker.received.forwarded += forwarded as u64;
@@ -423,6 +478,24 @@ fn finish(
     } else {
         part(worker, tables, now, scratch, output);
     }
+}
+
+/// [`leave`] for packets that are not plain. Returns true if one is to be forwarded, and notes what
+/// becomes of any other.
+#[inline(never)]
+fn leave_other(
+    worker: &Dataplane,
+    tables: &Tables,
+    job: &mut Job,
+    outcome: &mut Result<(), DropReason>,
+    frame: &mut Frame,
+) -> bool {
+    match outcome.and_then(|()| leave(worker, tables, job, frame)) {
+        Ok(Exit::Forward) => return true,
+        Ok(exit) => job.exit = exit,
+        Err(cause) => *outcome = Err(cause),
+    }
+    false
 }
 
 /// Hands on the packets of a burst that are not all forwarded.

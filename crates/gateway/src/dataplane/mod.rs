@@ -8,6 +8,8 @@
 mod counters;
 pub mod ecn;
 pub mod esp;
+#[cfg(test)]
+mod fixture;
 mod fragment;
 mod group;
 mod icmp;
@@ -211,6 +213,14 @@ fn link_kind(frame: &[u8], own: Station) -> Result<u16, DropReason> {
         check_group(frame, kind)?;
     }
     Ok(kind)
+}
+
+/// Returns true if a frame with this Ethernet header is an IPv4 packet to the interface with this
+/// MAC address.
+#[inline(always)]
+fn is_ipv4_to(header: &[u8; HEADER], own: Station) -> bool {
+    Station::destination(header) == own
+        && u16::from_be_bytes([header[12], header[13]]) == ethernet::IPV4
 }
 
 /// A MAC address as one word, which compares in one step.

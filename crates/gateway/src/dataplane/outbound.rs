@@ -1,5 +1,7 @@
 //! From the private side to the public one.
 
+mod plain;
+
 use std::hint::cold_path;
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use tare_sim::Instant;
 
 use super::group::BoundTables;
 use super::prefixes::MARTIAN;
-use super::sa::{OutboundSa, Outer};
+use super::sa::{OutboundSa, OuterHeader};
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
 use super::worker::WorkerId;
@@ -21,13 +23,6 @@ use super::{
     Output, Station, KEYS_AHEAD,
 };
 use crate::dataplane::esp::{self, Aad};
-
-/// Hops that an outer packet starts with.
-const OUTER_TTL: u8 = tare_packet::protocol::TTL_DEFAULT;
-
-/// Outer packets are never fragmented: what is too long for the path is reported, and inner packets
-/// are fragmented instead.
-const DONT_FRAGMENT: u32 = ipv4::DONT_FRAGMENT;
 
 /// The packets of a burst between passes.
 #[derive(Default)]
@@ -98,26 +93,18 @@ pub(super) fn run(
     let mut scratch = std::mem::take(&mut worker.outbound);
     scratch.reserve(input.len());
     let tables = Arc::clone(&worker.tables);
-    admit_all(worker, &tables, now, origin, &mut scratch, input, output);
-    if !look_up(&tables, &worker.id, &scratch) {
-        fit(worker, now, &mut scratch, output);
-    }
-    if tables.routes_are_few() {
-        encapsulate(worker, &tables, &mut scratch);
-        seal::<false>(worker, &tables, &mut scratch, output);
+    let passes = if tables.routes_are_few() {
+        passes::<false>
     } else {
-        for (frame, job) in scratch.frames.iter().zip(&scratch.jobs).take(KEYS_AHEAD) {
-            prefetch_key(&tables, worker.id.number(), job.route, frame.len());
-        }
-        encapsulate(worker, &tables, &mut scratch);
-        seal::<true>(worker, &tables, &mut scratch, output);
-    }
+        passes::<true>
+    };
+    passes(worker, &tables, now, origin, &mut scratch, input, output);
     worker.outbound = scratch;
 }
 
-/// The first pass: headers, and which route. Frames change hands all at once.
-#[inline(never)]
-fn admit_all(
+/// All passes. `MANY` is true if the routes and their keys are so many that the caches do not hold
+/// them, and memory has to be asked for some packets ahead.
+fn passes<const MANY: bool>(
     worker: &mut Dataplane,
     tables: &BoundTables,
     now: Instant,
@@ -126,29 +113,70 @@ fn admit_all(
     input: &mut Burst,
     output: &mut Output,
 ) {
+    let mut seen = admit_all::<MANY>(worker, tables, now, origin, scratch, input, output);
+    if MANY {
+        seen.all_fit = look_up(tables, &worker.id, scratch);
+    }
+    if !seen.all_fit {
+        fit(worker, now, scratch, output);
+    }
+    if MANY {
+        for (frame, job) in scratch.frames.iter().zip(&scratch.jobs).take(KEYS_AHEAD) {
+            prefetch_key(tables, worker.id.number(), job.route, frame.len());
+        }
+    }
+    encapsulate::<MANY>(worker, tables, scratch, seen.is_one_run);
+    seal::<MANY>(worker, tables, scratch, output);
+}
+
+/// The facts about a burst that the first pass finds out on the way; `MANY` is as for [`passes`].
+struct Seen {
+    /// True if all packets are as short as their routes take them; not looked at if `MANY`.
+    all_fit: bool,
+    /// True if all packets are of one route; not looked at if `MANY`.
+    is_one_run: bool,
+}
+
+/// The first pass: headers, and which route. Frames change hands all at once.
+#[inline(never)]
+fn admit_all<const MANY: bool>(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    now: Instant,
+    origin: Origin,
+    scratch: &mut Scratch,
+    input: &mut Burst,
+    output: &mut Output,
+) -> Seen {
     let station = Station::new(worker.private.mac);
     let mut bytes = 0;
     let mut all = true;
+    let mut all_fit = true;
+    let mut runs = 0;
+    // Wider than a route, so that it is none before the first.
+    let mut last = (u64::MAX, 0);
     worker.sent.received += input.len() as u64;
     std::mem::swap(&mut scratch.frames, input);
     for (frame, job) in scratch.frames.iter_mut().zip(&mut scratch.jobs) {
         bytes += frame.len() as u64;
-        let kind = match link_kind(frame, station) {
-            Err(_) if origin == Origin::Own => Ok(ethernet::kind(frame).unwrap_or_default()),
-            kind => kind,
-        };
-        let back = &mut output.back;
-        let fate = kind.and_then(|kind| match kind {
-            ethernet::IPV4 => admit::<V4>(worker, tables, now, origin, frame, job, back),
-            ethernet::IPV6 => admit::<V6>(worker, tables, now, origin, frame, job, back),
-            ethernet::ARP => Ok(Fate::Control),
-            esp::DUMMY_KIND if origin == Origin::Own => Ok(add_dummy(frame, job)),
-            _ => Err(DropReason::NotIp),
+        let inner = plain::admit(tables, &worker.own, station, frame, job).or_else(|| {
+            let back = &mut output.back;
+            admit_other(worker, tables, now, origin, frame, job, back)
         });
-        if !matches!(fate, Ok(Fate::Sealed)) {
+        let Some(inner) = inner else {
             all = false;
-            job.fate = set_fate(worker, fate);
+            continue;
+        };
+        if MANY {
+            tables.prefetch_route(job.route);
+            continue;
         }
+        // Where routes are few, the one of the packet before is as a rule this one's too.
+        if u64::from(job.route) != last.0 {
+            last = (u64::from(job.route), inner_max(tables, job.route));
+            runs += 1;
+        }
+        all_fit &= inner <= last.1;
     }
     worker.sent.received_bytes += bytes;
     if !all {
@@ -167,6 +195,40 @@ fn admit_all(
             None
         });
     }
+    Seen {
+        all_fit,
+        is_one_run: runs <= 1,
+    }
+}
+
+/// [`admit`] for frames that are not plain. Returns the bytes of the inner packet if one is to be
+/// sealed; `None`, and counts it, for any other.
+#[inline(never)]
+fn admit_other(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    now: Instant,
+    origin: Origin,
+    frame: &mut Frame,
+    job: &mut Job,
+    back: &mut Burst,
+) -> Option<usize> {
+    let kind = match link_kind(frame, Station::new(worker.private.mac)) {
+        Err(_) if origin == Origin::Own => Ok(ethernet::kind(frame).unwrap_or_default()),
+        kind => kind,
+    };
+    let fate = kind.and_then(|kind| match kind {
+        ethernet::IPV4 => admit::<V4>(worker, tables, now, origin, frame, job, back),
+        ethernet::IPV6 => admit::<V6>(worker, tables, now, origin, frame, job, back),
+        ethernet::ARP => Ok(Fate::Control),
+        esp::DUMMY_KIND if origin == Origin::Own => Ok(add_dummy(frame, job)),
+        _ => Err(DropReason::NotIp),
+    });
+    if matches!(fate, Ok(Fate::Sealed)) {
+        return Some(frame.len() - HEADER);
+    }
+    job.fate = set_fate(worker, fate);
+    None
 }
 
 /// Counts a packet that is not to be sealed, and returns its fate.
@@ -220,7 +282,6 @@ fn admit<V: Version>(
         icmp::no_route(worker, now, frame, back);
         return Err(DropReason::NoRoute);
     }
-    tables.prefetch_route(inner.route);
     // Ethernet pads what is short.
     frame.truncate(HEADER + inner.len);
     job.route = inner.route;
@@ -238,22 +299,26 @@ fn add_dummy(frame: &Frame, job: &mut Job) -> Fate {
     Fate::Sealed
 }
 
-/// The second pass: asks for the SAs, and says whether all packets are as short as their routes
-/// take them.
+/// Returns the most bytes of an inner packet of a route; there is no limit without a route.
+#[inline(always)]
+fn inner_max(tables: &Tables, route: u32) -> usize {
+    let route = tables.routes.get(route as usize);
+    route.map_or(usize::MAX, |route| route.inner_max())
+}
+
+/// The second pass where there are many routes: asks for the SAs, and returns true if all packets
+/// are as short as their routes take them.
 #[inline(never)]
 fn look_up(tables: &Tables, worker: &WorkerId, scratch: &Scratch) -> bool {
     let number = worker.number();
-    let mut fit = true;
+    let mut all_fit = true;
     for (frame, job) in scratch.frames.iter().zip(&scratch.jobs) {
-        let Some(route) = tables.routes.get(job.route as usize) else {
-            continue;
-        };
-        if let Some(sa) = route.outbound(number) {
+        if let Some(sa) = outbound_sa(tables, job.route, number) {
             sa.prefetch();
         }
-        fit &= frame.len() - HEADER <= route.inner_max();
+        all_fit &= frame.len() - HEADER <= inner_max(tables, job.route);
     }
-    fit
+    all_fit
 }
 
 /// Cuts packets that are longer than their routes take them into fragments, or reports them to
@@ -303,42 +368,63 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 /// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
 /// is encrypted, so that the cipher works on several packets at a time.
 #[inline(never)]
-fn encapsulate(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scratch) {
-    let worker_number = worker.id.number();
-    let mut rest = &mut scratch.frames[..];
-    let jobs = &mut scratch.jobs[..rest.len()];
+fn encapsulate<const MANY: bool>(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    scratch: &mut Scratch,
+    is_one_run: bool,
+) {
+    let frames = &mut scratch.frames[..];
+    let jobs = &mut scratch.jobs[..frames.len()];
     let mut failed = false;
-    for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
-        let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
-        let sa = outbound_sa(tables, run[0].route, worker_number);
-        let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
-            sa.take(run.len() as u64, &worker.id)
-                .ok_or(DropReason::SequenceExhausted)
-        });
-        let (sa, number) = match (sa, number) {
-            (Some(sa), Ok(number)) => (sa, number),
-            (_, number) => {
-                failed = true;
-                run.iter_mut().for_each(|job| job.front = 0);
-                refuse(
-                    worker,
-                    tables,
-                    run,
-                    number.err().unwrap_or(DropReason::NoSa),
-                );
-                continue;
-            }
-        };
-        let (bytes, result) = write_all(&worker.public, sa, number, frames, run);
-        sa.count(bytes, &worker.id);
-        if let Err(cause) = result {
-            failed = true;
-            refuse(worker, tables, run, cause);
+    if !MANY && is_one_run {
+        failed = encapsulate_run(worker, tables, frames, jobs).is_err();
+    } else {
+        let mut rest = frames;
+        for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
+            let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
+            failed |= encapsulate_run(worker, tables, frames, run).is_err();
         }
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
     }
+}
+
+/// [`encapsulate`] for a run of packets of one route. If some cannot be sent, they are counted as
+/// dropped for the reason that it returns, and `front` of these is 0.
+#[inline(always)]
+fn encapsulate_run(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    frames: &mut [Frame],
+    run: &mut [Job],
+) -> Result<(), DropReason> {
+    let Some(&Job { route, .. }) = run.first() else {
+        return Ok(());
+    };
+    let sa = outbound_sa(tables, route, worker.id.number());
+    let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
+        sa.take(run.len() as u64, &worker.id)
+            .ok_or(DropReason::SequenceExhausted)
+    });
+    let (sa, number) = match (sa, number) {
+        (Some(sa), Ok(number)) => (sa, number),
+        (_, number) => {
+            cold_path();
+            run.iter_mut().for_each(|job| job.front = 0);
+            let cause = number.err().unwrap_or(DropReason::NoSa);
+            refuse(worker, tables, run, cause);
+            return Err(cause);
+        }
+    };
+    let (bytes, result) = write_all(&worker.public, sa, number, frames, run);
+    sa.count(bytes, &worker.id);
+    if let Err(cause) = result {
+        cold_path();
+        refuse(worker, tables, run, cause);
+    }
+    result
 }
 
 /// Counts the packets of a run that have no place for headers in front as dropped.
@@ -366,7 +452,7 @@ fn prefetch_key(tables: &Tables, worker: usize, route: u32, len: usize) {
 /// Writes headers and trailers of a run of packets, whose sequence numbers begin with `number`.
 /// Returns the bytes that are to be encrypted and, if some packets cannot be sent, why; `front` of
 /// these is 0.
-#[inline]
+#[inline(always)]
 fn write_all(
     headers: &InterfaceHeaders,
     sa: &OutboundSa,
@@ -374,51 +460,34 @@ fn write_all(
     frames: &mut [Frame],
     run: &mut [Job],
 ) -> (u64, Result<(), DropReason>) {
-    match sa.outer {
-        Outer::V4 { src, dst } => write_run(
+    match sa.outer_header() {
+        OuterHeader::V4(header) => write_run::<{ ipv4::HEADER }, { FRONT + ipv4::HEADER }>(
             &headers.v4,
             sa,
             number,
             frames,
             run,
-            |outer, payload, tos| {
-                let header = ipv4::Repr {
-                    src,
-                    dst,
-                    protocol: esp::PROTOCOL,
-                    ttl: OUTER_TTL,
-                    tos,
-                    total_len: (ipv4::HEADER + payload) as u16,
-                    fragment: DONT_FRAGMENT,
-                };
-                header.write(outer);
-            },
+            |outer, payload, tos| header.write(outer, payload, tos),
         ),
-        Outer::V6 { src, dst } => write_run(
+        OuterHeader::V6(header) => write_run::<{ ipv6::HEADER }, { FRONT + ipv6::HEADER }>(
             &headers.v6,
             sa,
             number,
             frames,
             run,
-            |outer, payload, tos| {
-                let header = ipv6::Repr {
-                    src: u128::from_be_bytes(src),
-                    dst: u128::from_be_bytes(dst),
-                    next_header: esp::PROTOCOL,
-                    hop_limit: OUTER_TTL,
-                    traffic_class: tos,
-                    payload_len: payload as u16,
-                };
-                header.write(outer);
-            },
+            |outer, payload, tos| header.write(outer, payload, tos),
         ),
     }
 }
 
-/// [`write_all`] for outer packets of one version. `write_outer` writes the outer IP header, given
-/// the bytes behind it and the DSCP and ECN.
-#[inline]
-fn write_run<const OUTER: usize>(
+/// Bytes that are written in front of an inner packet, without the outer IP header.
+const FRONT: usize = HEADER + esp::HEADER;
+
+/// [`write_all`] for outer packets of one version, whose IP header has `OUTER` bytes, `ALL` with
+/// [`FRONT`]. `write_outer` writes the outer IP header, given the bytes behind it and the DSCP and
+/// ECN.
+#[inline(always)]
+fn write_run<const OUTER: usize, const ALL: usize>(
     ethernet: &Option<[u8; HEADER]>,
     sa: &OutboundSa,
     mut number: u64,
@@ -426,60 +495,97 @@ fn write_run<const OUTER: usize>(
     run: &mut [Job],
     write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
 ) -> (u64, Result<(), DropReason>) {
+    let Some(ethernet) = ethernet else {
+        cold_path();
+        return refuse_run(frames, run, number);
+    };
     let mut bytes = 0;
     let mut result = Ok(());
     for (frame, job) in frames.iter_mut().zip(run) {
-        let inner = frame.len() - HEADER;
-        bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
-        job.sequence = number;
+        let encrypted = write::<OUTER, ALL>(ethernet, sa, number, frame, job, &write_outer);
         number += 1;
-        let written = match ethernet {
-            Some(ethernet) => write(ethernet, sa, frame, job, &write_outer),
-            None => Err(DropReason::NextHopUnknown),
-        };
-        if written.is_err() {
+        bytes += encrypted as u64;
+        if job.front == 0 {
             cold_path();
-            job.front = 0;
-            result = written;
+            result = Err(DropReason::NoBuffer);
         }
     }
     (bytes, result)
 }
 
-/// Decrements TTL or hop limit of the inner packet and writes everything around it but the ICV.
-#[inline]
-fn write<const OUTER: usize>(
+/// [`write_run`] where the MAC address of the next hop is unknown: nothing is written, but numbers
+/// and bytes count all the same.
+#[cold]
+fn refuse_run(frames: &[Frame], run: &mut [Job], number: u64) -> (u64, Result<(), DropReason>) {
+    let mut bytes = 0;
+    for (frame, (job, number)) in frames.iter().zip(run.iter_mut().zip(number..)) {
+        let inner = frame.len() - HEADER;
+        bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
+        job.sequence = number;
+        job.front = 0;
+    }
+    (bytes, Err(DropReason::NextHopUnknown))
+}
+
+/// Fills the job of a packet with this sequence number and writes everything around it. Returns the
+/// bytes that are to be encrypted; `front` of the job is 0 if the frame has no room.
+#[inline(always)]
+fn write<const OUTER: usize, const ALL: usize>(
     ethernet: &[u8; HEADER],
     sa: &OutboundSa,
+    number: u64,
     frame: &mut Frame,
     job: &mut Job,
     write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
-) -> Result<(), DropReason> {
+) -> usize {
+    let inner = frame.len() - HEADER;
+    let encrypted = inner + esp::padding(inner) + esp::TRAILER;
+    job.sequence = number;
+    job.aad.set(sa.spi, number, sa.sequence_mode);
+    job.len = encrypted as u16;
+    job.front = match write_around::<OUTER, ALL>(ethernet, sa, job, frame, write_outer) {
+        Some(()) => ALL as u8,
+        None => 0,
+    };
+    encrypted
+}
+
+/// Decrements TTL or hop limit of the inner packet and writes everything around it but the ICV;
+/// `None` if the frame has no room.
+#[inline(always)]
+fn write_around<const OUTER: usize, const ALL: usize>(
+    ethernet: &[u8; HEADER],
+    sa: &OutboundSa,
+    job: &Job,
+    frame: &mut Frame,
+    write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
+) -> Option<()> {
+    // Read before the frame is written to: the compiler cannot tell that they are apart.
+    let Job {
+        sequence: number,
+        tos,
+        next_header,
+        ..
+    } = *job;
+    let spi_and_number = u64::from(sa.spi) << 32 | number & 0xffff_ffff;
     let inner = frame.len() - HEADER;
     let padding = esp::padding(inner);
     let behind = padding + esp::TRAILER + esp::ICV;
-    let mut parts = || {
-        let all = frame.grow(OUTER + esp::HEADER, behind)?;
-        let (link, rest) = all.split_first_chunk_mut()?;
-        let (outer, rest) = rest.split_first_chunk_mut()?;
-        let (header, rest) = rest.split_first_chunk_mut::<{ esp::HEADER }>()?;
-        *link = *ethernet;
-        write_outer(outer, esp::HEADER + inner + behind, job.tos);
-        let spi_and_number = u64::from(sa.spi) << 32 | job.sequence & 0xffff_ffff;
-        header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
-        header[8..].copy_from_slice(&job.sequence.to_be_bytes());
-        match job.next_header {
-            V4::NEXT_HEADER => V4::decrement_ttl(rest),
-            V6::NEXT_HEADER => V6::decrement_ttl(rest),
-            _ => {}
-        }
-        esp::write_trailer(rest.get_mut(inner..)?, padding, job.next_header)
-    };
-    parts().ok_or(DropReason::NoBuffer)?;
-    job.front = (HEADER + OUTER + esp::HEADER) as u8;
-    job.len = (inner + padding + esp::TRAILER) as u16;
-    job.aad.set(sa.spi, job.sequence, sa.sequence_mode);
-    Ok(())
+    let all = frame.grow(OUTER + esp::HEADER, behind)?;
+    let (front, rest) = all.split_first_chunk_mut::<ALL>()?;
+    let (link, front) = front.split_first_chunk_mut()?;
+    let (outer, front) = front.split_first_chunk_mut()?;
+    let (header, _) = front.split_first_chunk_mut::<{ esp::HEADER }>()?;
+    *link = *ethernet;
+    write_outer(outer, esp::HEADER + inner + behind, tos);
+    header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
+    header[8..].copy_from_slice(&number.to_be_bytes());
+    match next_header {
+        V4::NEXT_HEADER => V4::decrement_ttl(rest),
+        V6::NEXT_HEADER => V6::decrement_ttl(rest),
+        _ => {}
+    }
+    esp::write_trailer(rest.get_mut(inner..)?, padding, next_header)
 }
 
 /// The last passes: seals, and writes the tags.
@@ -497,6 +603,7 @@ fn seal<const MANY: bool>(
     let mut sealed = 0;
     let jobs = &jobs[..frames.len()];
     let mut later = jobs.iter().skip(KEYS_AHEAD);
+    let mut last = (u32::MAX, None);
     // The first that cannot be described ends the iteration; it is never sent, nor is any behind
     // it.
     let packets = frames.iter_mut().zip(jobs).map_while(|(frame, job)| {
@@ -505,13 +612,18 @@ fn seal<const MANY: bool>(
                 prefetch_key(tables, number, job.route, usize::from(job.len));
             }
         }
-        let sa = outbound_sa(tables, job.route, number)?;
-        let end = frame.len() - esp::ICV;
-        let data = &mut frame[usize::from(job.front)..end];
+        // Where routes are few, the one of the packet before is as a rule this one's too.
+        if MANY || job.route != last.0 {
+            last = (job.route, outbound_sa(tables, job.route, number));
+        }
+        let sa = last.1?;
+        let front = usize::from(job.front);
+        let data = frame.get_mut(front..front + usize::from(job.len))?;
         // RFC 4106, 4: salt and IV. The IV is the whole sequence number, which no two packets of a
         // key share.
         let nonce = Nonce::from_parts(sa.salt, job.sequence);
-        SealPacket::in_place(&sa.key, nonce, job.aad.as_slice(), data).ok()
+        let aad = job.aad.as_slice(sa.sequence_mode);
+        SealPacket::in_place(&sa.key, nonce, aad, data).ok()
     });
     seal_each(packets, |number, tag| {
         tags[number] = tag;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tare_gcm::Key;
 use tare_memory::{Arena, Placed};
+use tare_packet::{ipv4, ipv6, protocol};
 use tare_port::prefetch;
 
 use super::sequence::{add, SequenceCounter, SequenceMode};
@@ -51,6 +52,67 @@ impl Outer {
     }
 }
 
+/// Returns the outer header of a tunnel over IPv4, without what packets differ in: DSCP, ECN and
+/// length.
+#[inline(always)]
+fn header4(src: u32, dst: u32) -> ipv4::Repr {
+    ipv4::Repr {
+        src,
+        dst,
+        protocol: protocol::ESP,
+        ttl: protocol::TTL_DEFAULT,
+        tos: 0,
+        total_len: 0,
+        // Outer packets are never fragmented: what is too long for the path is reported, and inner
+        // packets are fragmented instead.
+        fragment: ipv4::DONT_FRAGMENT,
+    }
+}
+
+/// The outer headers of an SA's packets.
+#[derive(Clone, Copy)]
+pub(super) enum OuterHeader {
+    V4(OuterHeader4),
+    V6(OuterHeader6),
+}
+
+/// [`OuterHeader`] over IPv4. Its sum is that of all words that packets do not differ in.
+#[derive(Clone, Copy)]
+pub(super) struct OuterHeader4 {
+    header: ipv4::Repr,
+    sum: u16,
+}
+
+impl OuterHeader4 {
+    /// Writes the header of a packet with `payload` bytes behind it and this DSCP and ECN.
+    #[inline(always)]
+    pub(super) fn write(&self, to: &mut [u8; ipv4::HEADER], payload: usize, tos: u8) {
+        let header = ipv4::Repr {
+            tos,
+            total_len: (ipv4::HEADER + payload) as u16,
+            ..self.header
+        };
+        header.write_with(self.sum, to);
+    }
+}
+
+/// [`OuterHeader`] over IPv6.
+#[derive(Clone, Copy)]
+pub(super) struct OuterHeader6(ipv6::Repr);
+
+impl OuterHeader6 {
+    /// As [`OuterHeader4::write`].
+    #[inline(always)]
+    pub(super) fn write(&self, to: &mut [u8; ipv6::HEADER], payload: usize, tos: u8) {
+        let header = ipv6::Repr {
+            traffic_class: tos,
+            payload_len: payload as u16,
+            ..self.0
+        };
+        header.write(to);
+    }
+}
+
 const _: () = assert!(std::mem::offset_of!(OutboundSa, outer) + 12 <= 64);
 const _: () = assert!(std::mem::offset_of!(InboundSa, window) + Window::FRONT <= 64);
 
@@ -63,7 +125,9 @@ pub struct OutboundSa {
     pub(crate) salt: [u8; 4],
     pub(crate) spi: u32,
     pub(crate) sequence_mode: SequenceMode,
-    pub(crate) outer: Outer,
+    /// Over IPv4, the sum of the outer header without what packets differ in.
+    outer_sum: u16,
+    outer: Outer,
     /// Sequence numbers that were left to an earlier SA.
     skipped: u64,
     pub(super) group: Binding,
@@ -78,10 +142,15 @@ impl OutboundSa {
         sequence_mode: SequenceMode,
         outer: Outer,
     ) -> OutboundSa {
+        let outer_sum = match outer {
+            Outer::V4 { src, dst } => header4(src, dst).partial_sum(),
+            Outer::V6 { .. } => 0,
+        };
         OutboundSa {
             sequence: SequenceCounter::default(),
             bytes: AtomicU64::new(0),
             key,
+            outer_sum,
             outer,
             salt,
             spi,
@@ -103,6 +172,30 @@ impl OutboundSa {
     /// The security parameters index.
     pub fn spi(&self) -> u32 {
         self.spi
+    }
+
+    /// The addresses of the tunnel.
+    pub(super) fn outer(&self) -> &Outer {
+        &self.outer
+    }
+
+    /// Returns the outer headers of its packets.
+    #[inline(always)]
+    pub(super) fn outer_header(&self) -> OuterHeader {
+        match self.outer {
+            Outer::V4 { src, dst } => OuterHeader::V4(OuterHeader4 {
+                header: header4(src, dst),
+                sum: self.outer_sum,
+            }),
+            Outer::V6 { src, dst } => OuterHeader::V6(OuterHeader6(ipv6::Repr {
+                src: u128::from_be_bytes(src),
+                dst: u128::from_be_bytes(dst),
+                next_header: protocol::ESP,
+                hop_limit: protocol::TTL_DEFAULT,
+                traffic_class: 0,
+                payload_len: 0,
+            })),
+        }
     }
 
     /// The last sequence number used.
@@ -318,7 +411,9 @@ mod tests {
             let Outer::V4 { src, dst } = &sa.outer else {
                 unreachable!()
             };
-            assert_eq!([line(src), line(dst), line(&sa.sequence_mode)], [own; 3]);
+            let header = [line(src), line(dst), line(&sa.outer_sum)];
+            assert_eq!(header, [own; 3]);
+            assert_eq!(line(&sa.sequence_mode), own);
             assert!(lines.insert(own));
         }
         for sa in &received {

@@ -68,7 +68,7 @@ impl Route {
     pub fn new(outbound: impl IntoIterator<Item = Shared<OutboundSa>>, path_mtu: u16) -> Route {
         let mut outbound = outbound.into_iter();
         let first = outbound.next();
-        let header = match first.as_ref().map(|sa| sa.outer) {
+        let header = match first.as_ref().map(|sa| sa.outer()) {
             Some(Outer::V6 { .. }) => ipv6::HEADER,
             _ => ipv4::HEADER,
         };

@@ -86,6 +86,7 @@ impl Window {
     }
 
     /// Returns the highest number received.
+    #[inline]
     pub fn top(&self) -> u64 {
         self.top.load(Ordering::Relaxed)
     }
@@ -97,38 +98,43 @@ impl Window {
     /// See [`Refused`].
     #[inline]
     pub(crate) fn number(&self, low: u32) -> Result<u64, Refused> {
+        let top = self.top();
         let number = match self.sequence_mode {
-            SequenceMode::Extended => self.extend(low).ok_or(Refused::TooOld)?,
+            SequenceMode::Extended => self.extend_from(top, low).ok_or(Refused::TooOld)?,
             SequenceMode::Plain => u64::from(low),
         };
-        self.check(number).map(|()| number)
+        self.check_below(top, number).map(|()| number)
     }
 
     /// The whole number of which a packet carries the lower half, where the SA counts in 64 bits.
     /// `None` if it would be from before the first.
     #[inline]
     pub fn extend(&self, low: u32) -> Option<u64> {
-        let top = self.top.load(Ordering::Relaxed);
-        let (high, top_low) = (top >> 32, top as u32);
-        let bottom = top_low.wrapping_sub(u32::from(self.size) - 1);
-        // RFC 4303, A2.1. Case A, the window is within one subspace: a lower half behind its bottom
-        // is of the next one. Case B, the window spans two: a lower half ahead of its bottom is of
-        // the one before.
-        let high = if u64::from(top_low) >= self.size() - 1 {
-            high.checked_add(u64::from(low < bottom))?
-        } else if low >= bottom {
-            high.checked_sub(1)?
-        } else {
-            high
-        };
-        (high <= u64::from(u32::MAX)).then_some(high << 32 | u64::from(low))
+        self.extend_from(self.top(), low)
+    }
+
+    #[inline]
+    fn extend_from(&self, top: u64, low: u32) -> Option<u64> {
+        // RFC 4303, A2.1, in one step: the number is the first one with this lower half from the
+        // bottom of the window on. Case A, the window is within one subspace, and case B, it spans
+        // two, differ in where its bottom is.
+        let below = self.size() - 1;
+        let bottom = top.wrapping_sub(below);
+        let ahead = u64::from(low.wrapping_sub(bottom as u32));
+        let number = bottom.wrapping_add(ahead);
+        // A number before the first one or after the last wraps, to the other side of the top.
+        ((number >= top) == (ahead >= below)).then_some(number)
     }
 
     /// Returns an error if `number` would be refused now. Cheap, and no promise: RFC 4303, 3.4.3,
     /// "the receiver ... SHOULD" look before it spends time on the ICV.
     #[inline]
     pub fn check(&self, number: u64) -> Result<(), Refused> {
-        let top = self.top.load(Ordering::Relaxed);
+        self.check_below(self.top(), number)
+    }
+
+    #[inline]
+    fn check_below(&self, top: u64, number: u64) -> Result<(), Refused> {
         if number > top {
             return Ok(());
         }
@@ -153,8 +159,16 @@ impl Window {
         if locked {
             self.spin_lock();
         }
+        self.claims(locked)
+    }
+
+    /// Returns the right to claim numbers; the caller has the lock or needs none.
+    #[inline]
+    fn claims(&self, locked: bool) -> Claims<'_> {
         Claims {
             window: self,
+            top: self.top.load(Ordering::Relaxed),
+            last: self.last.load(Ordering::Relaxed),
             locked,
         }
     }
@@ -177,67 +191,76 @@ impl Window {
     /// See [`Refused`].
     pub fn claim(&self, number: u64) -> Result<(), Refused> {
         self.spin_lock();
-        let mut claims = Claims {
-            window: self,
-            locked: true,
-        };
-        claims.claim(number)
-    }
-
-    #[inline]
-    fn claim_locked(&self, number: u64) -> Result<(), Refused> {
-        let top = self.top.load(Ordering::Relaxed);
-        if number > top {
-            if number / 32 != top / 32 {
-                self.move_on(top, number);
-            }
-            self.top.store(number, Ordering::Relaxed);
-        } else if number == 0 {
-            return Err(Refused::Zero);
-        } else if top - number >= self.size() {
-            return Err(Refused::TooOld);
-        }
-        let slot = self.word(top.max(number), number);
-        let word = slot.load(Ordering::Relaxed);
-        if word & bit_of(number) != 0 {
-            return Err(Refused::Replayed);
-        }
-        slot.store(word | bit_of(number), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Makes the word of `number`, which is beyond that of `top`, the last one.
-    ///
-    /// The caller holds the lock. A reader without it may see the new word before the new `top` and
-    /// misjudge a number: then a packet is decrypted in vain or, rarely, dropped, and none is
-    /// accepted twice, because each claim checks again under the lock.
-    fn move_on(&self, top: u64, number: u64) {
-        let (from, to) = (top / 32, number / 32);
-        let last = self.last.swap(0, Ordering::Relaxed);
-        self.bits[from as usize % WORDS].store(last, Ordering::Relaxed);
-        // At most once around: further words would be cleared twice.
-        for word in from + 1..to.min(from + 1 + WORDS as u64) {
-            self.bits[word as usize % WORDS].store(0, Ordering::Relaxed);
-        }
+        self.claims(true).claim(number)
     }
 }
 
 /// The right to claim numbers of a window.
+///
+/// It has the highest number and its word, which packets in order touch alone, to itself: a burst
+/// of them loads and stores both once. Other workers read them without the lock, before decryption,
+/// and may see them late or one without the other, and misjudge a number: then a packet is
+/// decrypted in vain or, rarely, dropped, and none is accepted twice, because each claim is made
+/// under the lock.
 pub(crate) struct Claims<'a> {
     window: &'a Window,
+    top: u64,
+    last: u32,
     locked: bool,
 }
 
 impl Claims<'_> {
+    /// Claims a number; see [`Window::claim`].
     #[inline]
     pub(crate) fn claim(&mut self, number: u64) -> Result<(), Refused> {
-        self.window.claim_locked(number)
+        if number > self.top {
+            if number / 32 != self.top / 32 {
+                self.move_on(number);
+            }
+            self.top = number;
+        } else if number == 0 {
+            return Err(Refused::Zero);
+        } else if self.top - number >= self.window.size() {
+            return Err(Refused::TooOld);
+        } else if number / 32 != self.top / 32 {
+            return claim_in(self.window.word(self.top, number), number);
+        }
+        if self.last & bit_of(number) != 0 {
+            return Err(Refused::Replayed);
+        }
+        self.last |= bit_of(number);
+        Ok(())
     }
+
+    /// Makes the word of `number`, which is beyond that of the highest number, the last one.
+    fn move_on(&mut self, number: u64) {
+        let (from, to) = (self.top / 32, number / 32);
+        let bits = &self.window.bits;
+        bits[from as usize % WORDS].store(self.last, Ordering::Relaxed);
+        self.last = 0;
+        // At most once around: further words would be cleared twice.
+        for word in from + 1..to.min(from + 1 + WORDS as u64) {
+            bits[word as usize % WORDS].store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Claims a number in the word that has its bit.
+#[cold]
+fn claim_in(slot: &AtomicU32, number: u64) -> Result<(), Refused> {
+    let word = slot.load(Ordering::Relaxed);
+    if word & bit_of(number) != 0 {
+        return Err(Refused::Replayed);
+    }
+    slot.store(word | bit_of(number), Ordering::Relaxed);
+    Ok(())
 }
 
 impl Drop for Claims<'_> {
     #[inline]
     fn drop(&mut self) {
+        self.window.last.store(self.last, Ordering::Relaxed);
+        self.window.top.store(self.top, Ordering::Relaxed);
         if self.locked {
             self.window.lock.store(false, Ordering::Release);
         }
