@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use tare_gcm::Key;
@@ -289,6 +290,10 @@ impl Routes {
             entry.sequence_mode(),
             entry.ends.outer,
         );
+        if matches!(entry.config.keys, Keys::Manual { .. }) {
+            // A clock before 1970 is one that was never set.
+            sa = sa.with_ivs_from(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
+        }
         // Negotiated keys are new and have nothing to follow.
         self.given.follow(key, &mut sa);
         go_on(&mut sa);

@@ -568,6 +568,7 @@ fn write_around<const OUTER: usize, const ALL: usize>(
         ..
     } = *job;
     let spi_and_number = u64::from(sa.spi) << 32 | number & 0xffff_ffff;
+    let iv = sa.iv(number);
     let inner = frame.len() - HEADER;
     let padding = esp::padding(inner);
     let behind = padding + esp::TRAILER + esp::ICV;
@@ -579,7 +580,7 @@ fn write_around<const OUTER: usize, const ALL: usize>(
     *link = *ethernet;
     write_outer(outer, esp::HEADER + inner + behind, tos);
     header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
-    header[8..].copy_from_slice(&number.to_be_bytes());
+    header[8..].copy_from_slice(&iv.to_be_bytes());
     match next_header {
         V4::NEXT_HEADER => V4::decrement_ttl(rest),
         V6::NEXT_HEADER => V6::decrement_ttl(rest),
@@ -619,9 +620,8 @@ fn seal<const MANY: bool>(
         let sa = last.1?;
         let front = usize::from(job.front);
         let data = frame.get_mut(front..front + usize::from(job.len))?;
-        // RFC 4106, 4: salt and IV. The IV is the whole sequence number, which no two packets of a
-        // key share.
-        let nonce = Nonce::from_parts(sa.salt, job.sequence);
+        // RFC 4106, 4: salt and IV, which no two packets of a key share.
+        let nonce = Nonce::from_parts(sa.salt, sa.iv(job.sequence));
         let aad = job.aad.as_slice(sa.sequence_mode);
         SealPacket::in_place(&sa.key, nonce, aad, data).ok()
     });

@@ -4,6 +4,7 @@ mod handover;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tare_gcm::Key;
 use tare_memory::{Arena, Placed};
@@ -116,6 +117,9 @@ impl OuterHeader6 {
 const _: () = assert!(std::mem::offset_of!(OutboundSa, outer) + 12 <= 64);
 const _: () = assert!(std::mem::offset_of!(InboundSa, window) + Window::FRONT <= 64);
 
+/// The unit of [`OutboundSa::with_ivs_from`]: 62.5 million in a second.
+const IV_TICK: Duration = Duration::from_nanos(16);
+
 /// An outbound SA. Over IPv4, the fields that a packet touches are one cache line.
 #[repr(C, align(64))]
 pub struct OutboundSa {
@@ -125,9 +129,13 @@ pub struct OutboundSa {
     pub(crate) salt: [u8; 4],
     pub(crate) spi: u32,
     pub(crate) sequence_mode: SequenceMode,
+    /// The IV is not the sequence number alone.
+    has_iv_base: bool,
     /// Over IPv4, the sum of the outer header without what packets differ in.
     outer_sum: u16,
     outer: Outer,
+    /// The IV of a packet less its sequence number.
+    iv_base: u64,
     /// Sequence numbers that were left to an earlier SA.
     skipped: u64,
     pub(super) group: Binding,
@@ -150,13 +158,38 @@ impl OutboundSa {
             sequence: SequenceCounter::default(),
             bytes: AtomicU64::new(0),
             key,
+            has_iv_base: false,
             outer_sum,
             outer,
             salt,
             spi,
             sequence_mode,
+            iv_base: 0,
             skipped: 0,
             group: Binding::default(),
+        }
+    }
+
+    /// Takes IVs that no SA with this key had that was made earlier, even in a process that is
+    /// gone: they start at the time since 1970 in units of 16 ns, and the sequence number is added.
+    /// A key that was given by hand outlives the numbers that were used with it, and a nonce used
+    /// twice would give it away. This holds while the clock is not set back behind an earlier
+    /// start, and an SA sends no more than a packet per 16 ns on average.
+    #[must_use]
+    pub fn with_ivs_from(mut self, since_1970: Duration) -> OutboundSa {
+        let ticks = since_1970.as_nanos() / IV_TICK.as_nanos();
+        // Numbers end at half of the range.
+        self.iv_base = u64::try_from(ticks).map_or(u64::MAX / 2, |base| base.min(u64::MAX / 2));
+        self.has_iv_base = true;
+        self
+    }
+
+    /// The IV of the packet with this sequence number.
+    #[inline(always)]
+    pub(super) fn iv(&self, number: u64) -> u64 {
+        match self.has_iv_base {
+            true => self.iv_base.wrapping_add(number),
+            false => number,
         }
     }
 
@@ -374,6 +407,22 @@ mod tests {
         assert_eq!(packets, [5, 2, 1]);
     }
 
+    #[test]
+    fn ivs_that_start_at_the_time_are_not_those_of_an_earlier_sa() {
+        let made = |seconds: u64| {
+            let outer = Outer::V4 { src: 1, dst: 2 };
+            let key = Key::new(&[1; 16]).unwrap();
+            OutboundSa::new(300, key, [0; 4], SequenceMode::Extended, outer)
+                .with_ivs_from(Duration::from_secs(seconds))
+        };
+        let (first, second) = (made(1_800_000_000), made(1_800_000_010));
+        // Ten seconds at the highest rate lie between them.
+        assert_eq!(second.iv(1) - first.iv(1), 625_000_000);
+        assert_eq!(first.iv(7) - first.iv(1), 6);
+        let end = u64::MAX / 2;
+        assert!(made(u64::MAX).iv(end) > made(1).iv(end));
+    }
+
     fn line<T>(value: &T) -> usize {
         (&raw const *value).addr() / 64
     }
@@ -403,11 +452,12 @@ mod tests {
             let own = line(&sa.sequence);
             let others = [
                 line(&sa.bytes),
+                line(&sa.has_iv_base),
                 line(&sa.key),
                 line(&sa.salt),
                 line(&sa.spi),
             ];
-            assert_eq!(others, [own; 4]);
+            assert_eq!(others, [own; 5]);
             let Outer::V4 { src, dst } = &sa.outer else {
                 unreachable!()
             };

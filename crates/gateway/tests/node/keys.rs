@@ -71,6 +71,13 @@ fn padding_of_zeros_is_accepted_where_keys_are_negotiated() {
     testbed.wait_until_up(1.0);
     let sas = zeros(&mut testbed);
     assert!(!sas.is_empty() && sas.iter().all(|&zeros| zeros));
+    let mut testbed = manual_testbed();
+    testbed.wait_until_up(1.0);
+    assert_eq!(zeros(&mut testbed), [false]);
+}
+
+/// Two gateways with manual keys.
+fn manual_testbed() -> Testbed {
     let manual = |side: usize| {
         let sa = |name, spi| {
             format!(
@@ -84,9 +91,25 @@ fn padding_of_zeros_is_accepted_where_keys_are_negotiated() {
         );
         format!("gw-ip4 192.0.2.{}; {inbound} {outbound}", 17 - side)
     };
-    let mut testbed = Testbed::new([0, 1].map(|side| parse(&file(side, "", &manual(side), ""))));
-    testbed.wait_until_up(1.0);
-    assert_eq!(zeros(&mut testbed), [false]);
+    Testbed::new([0, 1].map(|side| parse(&file(side, "", &manual(side), ""))))
+}
+
+/// A nonce that is used twice gives a key away, and a manual key outlives the process.
+#[test]
+fn a_manual_key_has_no_nonce_twice_after_a_restart_and_negotiated_ones_begin_at_1() {
+    let ivs = |testbed: &mut Testbed| {
+        testbed.wait_until_up(1.0);
+        testbed.load(1.0, Duration::from_millis(1));
+        testbed.ivs(0)
+    };
+    let mut highest = 0;
+    for _ in 0..3 {
+        let (low, high) = ivs(&mut manual_testbed());
+        assert!(low > highest && high >= low + 900, "{low} to {high}");
+        highest = high;
+    }
+    let (low, high) = ivs(&mut Testbed::plain(""));
+    assert!(low == 1 && high < 2000, "{low} to {high}");
 }
 
 fn status(testbed: &mut Testbed, side: usize) -> RouteStatus {

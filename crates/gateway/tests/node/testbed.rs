@@ -99,6 +99,8 @@ pub(crate) struct Station {
     silent: bool,
     /// Frames that the gateway has sent from its public interface.
     sent_frames: u64,
+    /// The lowest and the highest IV of ESP over IPv4 in them.
+    ivs: Option<(u64, u64)>,
 }
 
 /// The packets that a host has sent to the other and has received from it.
@@ -134,6 +136,7 @@ impl Station {
         }
         for frame in node.leaving(InterfaceId::Public).drain(..) {
             self.sent_frames += 1;
+            note_iv(&mut self.ivs, &frame);
             let vanishes = frame.len() - HEADER > self.path_takes
                 || self.silent && frame.len() == PROBE_ANSWER;
             if !vanishes {
@@ -150,6 +153,17 @@ impl Station {
                 self.host.take(self.side, &frame);
             }
         }
+    }
+}
+
+/// Widens a range by the IV of a frame, if that is ESP over IPv4.
+fn note_iv(ivs: &mut Option<(u64, u64)>, frame: &Frame) {
+    const ESP: u8 = 50;
+    let is_esp = frame[12..14] == [8, 0] && frame[HEADER + 9] == ESP;
+    if let Some(iv) = frame.get(HEADER + 28..HEADER + 36).filter(|_| is_esp) {
+        let iv = u64::from_be_bytes(iv.try_into().unwrap());
+        let (low, high) = ivs.unwrap_or((iv, iv));
+        *ivs = Some((low.min(iv), high.max(iv)));
     }
 }
 
@@ -205,6 +219,7 @@ impl Testbed {
                 path_takes: usize::MAX,
                 silent: false,
                 sent_frames: 0,
+                ivs: None,
             })
         });
         let pool = || Pool::new(1024, 2048, Layout::Spread).unwrap();
@@ -289,6 +304,11 @@ impl Testbed {
     /// The line that a gateway sends on.
     pub(crate) fn line(&self, side: usize) -> LineCounters {
         self.testbed.lines(self.cable)[side].counters()
+    }
+
+    /// The lowest and the highest IV that a gateway has sent over IPv4.
+    pub(crate) fn ivs(&mut self, side: usize) -> (u64, u64) {
+        self.station(side).ivs.expect("it has sent ESP")
     }
 
     /// Frames that a gateway has sent from its public interface.
