@@ -39,7 +39,7 @@ The project's development tasks.
                        TCP through the gateway beside boringtun and wireguard-go, which it installs (7 rounds of 4 s)
   cargo xtask mutants [CRATE [FIRST [LAST]]]
                        put deliberate faults into a copy of the sources, where tests must fail (lists: xtask/mutants);
-                       about an hour for all on two CPUs. With the number of a fault it begins there, as after an interruption
+                       several hours for all on two CPUs, an hour for gcm. With the number of a fault it begins there, as after an interruption
   cargo xtask sim [SEEDS [FIRST]]
                        remote memory over simulated lines with faults (1,000,000 seeds)
   cargo xtask hostile [--values N] [--seed N] [--seconds S] [--race S]
