@@ -8,7 +8,7 @@
 use std::fmt;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -24,6 +24,9 @@ use super::interfaces::InterfaceQueues;
 const BACKLOG: i32 = 64;
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// The time for which a process that was told to end may still have its locks: it closes its ports.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The user ID of the administrator.
 const ROOT: u32 = 0;
@@ -76,7 +79,12 @@ impl InterfaceLocks {
             match known.find(|(held, _)| *held == number) {
                 Some(held) => locks.held.push(held.clone()),
                 None => {
-                    let lock = take(interface, log)?;
+                    // A gateway that starts may follow one that is just ending.
+                    let patience = match self.held.is_empty() {
+                        true => PATIENCE,
+                        false => Duration::ZERO,
+                    };
+                    let lock = take_within(patience, interface, log)?;
                     locks.held.extend(lock.map(|lock| (number, Arc::new(lock))));
                 }
             }
@@ -90,6 +98,21 @@ impl InterfaceLocks {
             while let Ok(client) = accept(lock.as_raw_fd()) {
                 let _ = nix::unistd::close(client);
             }
+        }
+    }
+}
+
+/// As [`take`], and asks again for a time while another gateway has the lock.
+fn take_within(
+    patience: Duration,
+    interface: &InterfaceQueues,
+    log: &Log,
+) -> Result<Option<OwnedFd>, LockError> {
+    let until = Instant::now() + patience;
+    loop {
+        match take(interface, log) {
+            Err(LockError::Held { .. }) if Instant::now() < until => std::thread::sleep(PAUSE),
+            taken => return taken,
         }
     }
 }
@@ -142,4 +165,33 @@ fn holder(name: &UnixAddr) -> Result<UnixCredentials, Errno> {
 fn stream() -> Result<OwnedFd, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     socket(AddressFamily::Unix, SockType::Stream, flags, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_waited_for_if_its_holder_is_ending_and_not_without_end() {
+        // No interface has such a number.
+        let interface = InterfaceQueues {
+            name: "lan".into(),
+            queue: 0,
+            index: u32::MAX - std::process::id() % 100_000,
+        };
+        let (json, level) = (false, Level::Warn);
+        let log = Log::new(tare_daemon::LogOptions { json, level });
+        let take = |patience| take_within(patience, &interface, &log);
+        let held = take(Duration::ZERO).unwrap();
+        assert!(held.is_some());
+        let refused = take(Duration::ZERO).unwrap_err().to_string();
+        let expected = format!("of process {};", std::process::id());
+        assert!(refused.contains(&expected), "{refused}");
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(held);
+        });
+        assert!(take(Duration::from_secs(60)).unwrap().is_some());
+        ending.join().unwrap();
+    }
 }
