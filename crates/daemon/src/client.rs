@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The folder of the sockets that no configuration names.
 pub(crate) const DIRECTORY: &str = "/run/tare";
@@ -12,6 +12,9 @@ pub(crate) const DIRECTORY: &str = "/run/tare";
 const ANSWER_MAX: u64 = 1 << 30;
 
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The time for which a socket may have no listener while one process takes the place of another.
+const TAKEOVER: Duration = Duration::from_secs(1);
 
 /// Returns the status socket of a daemon `kind` with this configuration file, unless another one is
 /// set: `/run/tare/KIND-STEM.sock`.
@@ -82,11 +85,32 @@ fn has_listener(socket: &Path) -> bool {
     }
 }
 
-/// Returns the status, as JSON, of the daemon that answers at a socket.
+/// Returns the status, as JSON, of the daemon that answers at a socket. One that is just taking the
+/// place of another is waited for.
 ///
 /// # Errors
 /// It does not answer.
 pub fn ask(socket: &Path) -> io::Result<String> {
+    let start = Instant::now();
+    loop {
+        let asked = ask_once(socket);
+        let longest = match asked.as_ref().map_err(io::Error::kind) {
+            Err(io::ErrorKind::NotFound) => TAKEOVER / 5,
+            Err(
+                io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::UnexpectedEof,
+            ) => TAKEOVER,
+            _ => return asked,
+        };
+        if start.elapsed() >= longest {
+            return asked;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn ask_once(socket: &Path) -> io::Result<String> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut answer = String::new();
@@ -123,6 +147,26 @@ mod tests {
             find().unwrap_err(),
             "several relays run here: a, b.c; name the file of one"
         );
+    }
+
+    #[test]
+    fn a_daemon_that_takes_the_place_of_another_is_waited_for_and_one_that_is_gone_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("status.sock");
+        assert_eq!(ask(&socket).unwrap_err().kind(), io::ErrorKind::NotFound);
+        drop(UnixListener::bind(&socket).unwrap());
+        let refused = ask(&socket).unwrap_err().kind();
+        assert_eq!(refused, io::ErrorKind::ConnectionRefused);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(TAKEOVER / 10);
+                std::fs::remove_file(&socket).unwrap();
+                let listener = UnixListener::bind(&socket).unwrap();
+                let mut client = listener.accept().unwrap().0;
+                io::Write::write_all(&mut client, b"{}").unwrap();
+            });
+            assert_eq!(ask(&socket).unwrap(), "{}");
+        });
     }
 
     #[test]
