@@ -134,9 +134,10 @@ fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
     while finished.len() < 4 {
         let now = Instant::now();
         assert!(
-            now.since(began) < Duration::from_secs(60),
-            "{:?}",
-            device.frames().counters()
+            now.since(began) < Duration::from_secs(180),
+            "{:?} {:?}",
+            device.frames().counters(),
+            device.counters()
         );
         let is_busy = device.frames().turn(Time::now()) | device.poll(now).unwrap();
         finished.extend(device.frames().take_finished());

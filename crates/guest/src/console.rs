@@ -12,13 +12,15 @@ const LINES_MAX: usize = 12;
 /// Characters of a line that are kept.
 const WIDTH_MAX: usize = 160;
 
-/// Words by which a kernel says that it has no memory left. The last are those of one that cannot
-/// unpack its root file system.
-const OUT_OF_MEMORY: [&str; 4] = [
+/// Words by which a kernel says that it has no memory left. The last two are those of one that
+/// cannot unpack its root file system: a kernel that is told to be quiet may say no more than that
+/// it found none.
+const OUT_OF_MEMORY: [&str; 5] = [
     "Out of memory",
     "out of memory",
     "System is deadlocked on memory",
     "Initramfs unpacking failed: write error",
+    "VFS: Unable to mount root fs",
 ];
 
 /// The state of a console, fed by a thread that reads as fast as the guest writes.

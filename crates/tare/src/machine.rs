@@ -96,7 +96,9 @@ impl Feature {
             Feature::Confidential("sev-snp"),
             Feature::Confidential("tdx"),
         ];
-        all.extend(Path::ALL.map(Feature::GcmPath));
+        // No experiment has a cell of its own for AArch64.
+        let paths = Path::ALL.into_iter().filter(|path| *path != Path::Neon);
+        all.extend(paths.map(Feature::GcmPath));
         all.extend(Feature::network_tools());
         all.extend(LOAD_PROGRAMS.map(|(name, _)| Feature::Load(name)));
         all.extend(TLS_SERVERS.map(|(name, _)| Feature::ServerTls(name)));
@@ -140,6 +142,10 @@ impl Feature {
             Feature::VdsoGetrandom => (
                 "this C library's getrandom is the system call (glibc uses the vDSO from 2.41 on)".into(),
                 "a distribution with glibc 2.41 or later and Linux 6.11 or later",
+            ),
+            Feature::GcmPath(Path::Neon) => (
+                "this processor is no AArch64 with AES and PMULL".into(),
+                "an AArch64 processor with the cryptographic extension",
             ),
             Feature::GcmPath(path) => (
                 format!("this processor lacks the instructions of the path {path}"),
