@@ -3,8 +3,9 @@
 //!
 //! A packet that a function here refuses is left as it is, for the full checks, which are the only
 //! ones to know why it cannot be forwarded or what else is to be done with it. What is accepted
-//! here is accepted there too, and comes out the same. One way for both would be shorter, but with
-//! all that it has to carry for the rare cases it takes twice the instructions.
+//! here is accepted there too, and comes out the same. One way for both would be shorter, but it
+//! would carry the rare cases in registers: it took 1,531 instructions per packet of 60 bytes and
+//! its way back, where the two ways take 1,164.
 
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
