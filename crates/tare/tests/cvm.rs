@@ -9,6 +9,10 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod cvm_common;
+
+use cvm_common::is_testable;
+
 const TARE: &str = env!("CARGO_BIN_EXE_tare");
 const VARIANTS: [&str; 7] = [
     "baseline",
@@ -19,29 +23,6 @@ const VARIANTS: [&str; 7] = [
     "bifrost-unprotected",
     "baseline-gro",
 ];
-
-/// Returns whether this can be tested here; under CI=true it must be.
-fn is_testable(programs: &[&str]) -> bool {
-    let runs = |program: &&str| {
-        let output = Command::new("sh")
-            .args(["-c", &format!("command -v {program}")])
-            .output();
-        output.is_ok_and(|output| output.status.success())
-    };
-    let missing: Vec<_> = programs.iter().filter(|program| !runs(program)).collect();
-    let notice = if !rustix::process::geteuid().is_root() {
-        "NOT TESTED: tare cvm serve, which needs root".to_owned()
-    } else if !Path::new("/dev/net/tun").exists() {
-        "NOT TESTED: tare cvm serve, which needs /dev/net/tun (modprobe tun)".to_owned()
-    } else if !missing.is_empty() {
-        format!("NOT TESTED: tare cvm serve; missing: {missing:?}")
-    } else {
-        return true;
-    };
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{notice}");
-    let _ = writeln!(std::io::stderr(), "{notice}");
-    false
-}
 
 /// A script in a network namespace of its own, with a guest that serves and is stopped when it has
 /// told a counter.

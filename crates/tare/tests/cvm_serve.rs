@@ -3,12 +3,15 @@
 //! that goes with it.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+mod cvm_common;
+
+use cvm_common::is_testable;
 
 const TARE: &str = env!("CARGO_BIN_EXE_tare");
 
@@ -40,31 +43,6 @@ stop() { kill -TERM $host; wait $host; echo "host $?"; }
 children() { cat /proc/$1/task/*/children 2> /dev/null; }
 gone() { ! kill -0 $1 2> /dev/null || grep -q '^State:.Z' /proc/$1/status 2> /dev/null; }
 "#;
-
-/// Returns whether this can be tested here; under CI=true it must be.
-fn is_testable(programs: &[&str]) -> bool {
-    let runs = |program: &&str| {
-        let output = Command::new("sh")
-            .args(["-c", &format!("command -v {program}")])
-            .output();
-        output.is_ok_and(|output| output.status.success())
-    };
-    let mut all = vec!["unshare", "ip"];
-    all.extend(programs);
-    let missing: Vec<_> = all.iter().filter(|program| !runs(program)).collect();
-    let notice = if !rustix::process::geteuid().is_root() {
-        "NOT TESTED: tare cvm serve, which needs root".to_owned()
-    } else if !Path::new("/dev/net/tun").exists() {
-        "NOT TESTED: tare cvm serve, which needs /dev/net/tun (modprobe tun)".to_owned()
-    } else if !missing.is_empty() {
-        format!("NOT TESTED: tare cvm serve; missing: {missing:?}")
-    } else {
-        return true;
-    };
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{notice}");
-    let _ = writeln!(std::io::stderr(), "{notice}");
-    false
-}
 
 /// Runs a script in the namespaces that `unshare` is told, of its own, and returns what it printed.
 fn run(folder: &Path, namespaces: &str, script: &str) -> String {
