@@ -3,8 +3,7 @@
 //! Challenges are not authentic, so the first one is not believed alone: several are answered, and
 //! an authentic agreement to one of the proposals decides. A challenge with a [mark](super::mark)
 //! comes from the peer and ends the search. Of those without one, the first is answered, and then
-//! those that come twice, because the initiator knocks twice when there is more than one: the peer
-//! answers both knocks alike, and random challenges do not come twice.
+//! those that [`sightings`](super::sightings) takes for the peer's.
 
 use std::collections::VecDeque;
 
@@ -14,17 +13,21 @@ use super::handshake::Proposed;
 use super::message::Nonce;
 
 /// Challenges that are answered at a time; another takes the place of the oldest.
-const MOST: usize = 4;
-
-/// Challenges that are remembered until they come again: those of 10 ms of a flood of 50,000 per
-/// second.
-const SEEN: usize = 512;
+const MOST: usize = 8;
 
 #[derive(Default)]
 pub(crate) struct Candidates {
     answered: VecDeque<Candidate>,
-    /// The first eight bytes of nonces seen once, each in the place that they name.
-    seen: Option<Box<[u64; SEEN]>>,
+    is_contested: bool,
+}
+
+/// The answer to whether a challenge is to be answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Yes,
+    No,
+    /// If it comes after knocks as the peer's would.
+    IfItFollowsKnocks,
 }
 
 pub(crate) struct Candidate {
@@ -42,33 +45,29 @@ impl Candidates {
 
     /// Returns true if it is not clear which challenge is the peer's.
     pub(crate) fn is_contested(&self) -> bool {
-        self.seen.is_some() && !self.has_marked()
+        self.is_contested && !self.has_marked()
     }
 
     fn has_marked(&self) -> bool {
         self.answered.iter().any(|candidate| candidate.is_marked)
     }
 
-    /// Returns true if a challenge with this nonce is to be answered.
-    pub(crate) fn wants(&mut self, nonce: &Nonce, is_marked: bool) -> bool {
+    /// Judges a challenge with this nonce.
+    pub(crate) fn wants(&mut self, nonce: &Nonce, is_marked: bool) -> Wanted {
         // The peer takes another nonce with each proposal that it accepts. A second answer to it
         // would replace the SAs of the first, whose agreement may be on its way.
         if self.has_marked() {
-            return false;
+            return Wanted::No;
         }
         if is_marked || self.answered.is_empty() {
-            return true;
+            return Wanted::Yes;
         }
         let mut answered = self.answered.iter();
         if answered.any(|candidate| candidate.nonce == *nonce) {
-            return false;
+            return Wanted::No;
         }
-        let seen = self.seen.get_or_insert_with(|| Box::new([0; SEEN]));
-        let name = nonce
-            .first_chunk()
-            .map_or(0, |name| u64::from_le_bytes(*name));
-        let place = &mut seen[name as usize % SEEN];
-        std::mem::replace(place, name) == name
+        self.is_contested = true;
+        Wanted::IfItFollowsKnocks
     }
 
     /// Adds one that was answered.

@@ -35,6 +35,7 @@ mod message;
 mod route;
 pub(crate) mod sas;
 mod shared;
+mod sightings;
 mod status;
 mod suite;
 

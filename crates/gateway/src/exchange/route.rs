@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tare_sim::{Instant, TokenBucket};
 
-use super::candidates::{Candidate, Candidates};
+use super::candidates::{Candidate, Candidates, Wanted};
 use super::counters::DropReason;
 use super::gate::Gate;
 use super::handshake::{aead_name, Answer, KeyPair, Proposed, Terms};
@@ -13,6 +13,7 @@ use super::mark::Marker;
 use super::message::{Body, Message, Noise, Nonce, VERSION};
 use super::sas::{Pair, Sas};
 use super::shared::Shared;
+use super::sightings::{window, Search};
 use super::{Event, Negotiation, RouteKeys, SaKeys};
 
 pub(crate) struct Route {
@@ -70,6 +71,7 @@ struct Initiator {
     /// Until when it counts as fresh, if it still does.
     fresh: Option<Instant>,
     candidates: Candidates,
+    search: Search,
 }
 
 impl Route {
@@ -186,14 +188,25 @@ impl Route {
         let (Phase::Negotiating(own), Some(spi)) = (&mut self.phase, self.spi) else {
             return Err(self.stray(now, is_marked));
         };
-        if !is_credible || !own.candidates.wants(nonce, is_marked) {
+        let wanted = match is_credible {
+            true => own.candidates.wants(nonce, is_marked),
+            false => Wanted::No,
+        };
+        let name = shared.name_of(self.keys.route, nonce);
+        let mut followed = None;
+        if wanted == Wanted::IfItFollowsKnocks {
+            let ttl = shared.timers.negotiation_ttl;
+            followed = shared.sightings().see(now, name, &own.search, ttl);
+        }
+        if wanted != Wanted::Yes && followed.is_none() {
             return Err(self.stray(now, is_marked));
         }
         let limits = match is_marked {
             true => &mut self.marked,
             false => &mut self.unmarked,
         };
-        within(&mut limits.challenges, now)?;
+        within(&mut limits.challenges, now)
+            .inspect_err(|_| followed.into_iter().for_each(|n| own.search.crowded(n)))?;
         if !is_marked {
             within(&mut shared.source(self.keys.remote).handshakes, now)?;
         }
@@ -214,6 +227,9 @@ impl Route {
             own.fresh = own.fresh.map(|_| own.deadline);
         }
         let proposal = proposed.proposal;
+        if followed.is_some() {
+            shared.sightings().answered(name);
+        }
         own.candidates.add(Candidate {
             nonce: *nonce,
             is_marked,
@@ -428,17 +444,24 @@ impl Route {
         // costs a tenth of `negotiation_ttl` and not the whole of it. A peer that has it already
         // answers as before.
         if own.resend <= now {
-            own.resend = now + shared.timers.negotiation_ttl / 10;
+            let ttl = shared.timers.negotiation_ttl;
+            let is_contested = own.candidates.is_contested();
+            own.resend = now
+                + match is_contested {
+                    true => window(ttl) + shared.jitter(ttl / 20),
+                    false => ttl / 10,
+                };
+            let is_knock = own.candidates.is_empty() || is_contested;
+            if is_knock {
+                own.search.knocked(now);
+            }
             let proposals: Vec<Noise> = own
                 .candidates
                 .iter()
+                .filter(|candidate| now.since(candidate.since) >= ttl / 20)
                 .map(|candidate| candidate.proposed.proposal)
                 .collect();
-            let knocks = match (proposals.is_empty(), own.candidates.is_contested()) {
-                (_, true) => 2,
-                (is_empty, false) => usize::from(is_empty),
-            };
-            for _ in 0..knocks {
+            if is_knock {
                 events.push(self.send(Body::Knock, shared));
             }
             for proposal in &proposals {
@@ -487,6 +510,7 @@ impl Route {
             },
             fresh: Some(now + ttl / 5),
             candidates: Candidates::default(),
+            search: Search::new(now),
         }));
         shared.fresh += 1;
         shared.counters.negotiations += 1;

@@ -14,6 +14,8 @@ use tare_histogram::Histogram;
 use super::counters::Counters;
 use super::handshake::Seed;
 use super::limits::{Source, SOURCES};
+use super::message::Nonce;
+use super::sightings::Sightings;
 use super::{Event, Timers};
 
 /// Fills memory with unpredictable random bytes.
@@ -41,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) clock: MonotonicClock,
     hasher: RandomState,
     sources: Box<[Source; SOURCES]>,
+    /// Made when they are first needed, and kept: of one size, whatever comes.
+    sightings: Option<Sightings>,
 }
 
 impl Shared {
@@ -63,12 +67,22 @@ impl Shared {
             clock: MonotonicClock::default(),
             hasher: RandomState::new(),
             sources: Box::new([Source::NEW; SOURCES]),
+            sightings: None,
         }
     }
 
     /// Returns the limits of a source.
     pub(crate) fn source(&mut self, address: IpAddr) -> &mut Source {
         &mut self.sources[self.hasher.hash_one(address) as usize % SOURCES]
+    }
+
+    pub(crate) fn sightings(&mut self) -> &mut Sightings {
+        self.sightings.get_or_insert_with(Sightings::new)
+    }
+
+    /// Returns the name of a challenge; an attacker cannot choose it, because the hash has a key.
+    pub(crate) fn name_of(&self, route: usize, nonce: &Nonce) -> u64 {
+        self.hasher.hash_one((route, nonce))
     }
 
     pub(crate) fn seed(&mut self) -> Seed {

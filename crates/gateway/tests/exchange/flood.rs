@@ -96,17 +96,11 @@ impl Route {
     /// else lost or delayed.
     fn flood(&mut self, kinds: [bool; 4], per_second: usize, time: f64) {
         let until = self.testbed.now() + Duration::from_secs_f64(time);
-        let (now, each) = (self.testbed.now(), per_second / 1000);
-        spoof(
-            &mut self.testbed,
-            now,
-            self.gateway,
-            B,
-            (kinds, each),
-            until,
-        );
+        let now = self.testbed.now();
+        let what = Spoofed::different(kinds, per_second / 1000);
+        spoof(&mut self.testbed, now, self.gateway, B, what, until);
         if let Peer::Tare(peer) = self.peer {
-            spoof(&mut self.testbed, now, peer, A, (kinds, each), until);
+            spoof(&mut self.testbed, now, peer, A, what, until);
         }
         self.run_for(time);
     }
@@ -133,28 +127,62 @@ fn send_packets(
     });
 }
 
-/// Each millisecond, so many messages of each of the kinds.
+/// Messages of an attacker.
+#[derive(Clone, Copy)]
+struct Spoofed {
+    kinds: [bool; 4],
+    /// Of each kind, so many per millisecond.
+    each: usize,
+    /// The number of different ones, which come in turn.
+    different: u64,
+    /// The number of times that each is sent in a row.
+    copies: u64,
+    /// The number of those sent.
+    sent: u64,
+}
+
+impl Spoofed {
+    fn different(kinds: [bool; 4], each: usize) -> Spoofed {
+        Spoofed {
+            kinds,
+            each,
+            different: u64::MAX,
+            copies: 1,
+            sent: 0,
+        }
+    }
+
+    /// Fills in what each message has of its own.
+    fn fill(&mut self, body: &mut [u8; 80]) {
+        let n = (self.sent / self.copies) % self.different;
+        self.sent += 1;
+        // No seed of an end: the peer's nonce is not to be among them.
+        let mut random = tare_sim::Random::new(n ^ 1 << 40);
+        random.fill(body);
+    }
+}
+
+/// Each millisecond, what there is of each of the kinds.
 fn spoof(
     testbed: &mut Testbed<Datagram>,
     at: Instant,
     target: NodeId<Gateway>,
     from: IpAddr,
-    what: ([bool; 4], usize),
+    mut what: Spoofed,
     until: Instant,
 ) {
     if at >= until {
         return;
     }
     testbed.at(at, move |testbed| {
-        let mut random = testbed.random().fork();
         testbed.act(target, |end, now, out| {
             let mut aead = b"aes-gcm-16-icv".to_vec();
             aead.resize(32, 0);
             let mut body = [0; 80];
-            let version = [0, 0, 0, 5];
-            for _ in 0..what.1 {
-                for kind in (0..4).filter(|kind| what.0[*kind]) {
-                    random.fill(&mut body);
+            let (version, kinds) = ([0, 0, 0, 5], what.kinds);
+            for _ in 0..what.each {
+                for kind in (0..4).filter(|kind| kinds[*kind]) {
+                    what.fill(&mut body);
                     let parts: &[&[u8]] = match kind {
                         0 => &[&version],
                         1 => &[&version, &aead, &body[..32]],
@@ -166,14 +194,8 @@ fn spoof(
             }
             end.send_all(out);
         });
-        spoof(
-            testbed,
-            at + Duration::from_millis(1),
-            target,
-            from,
-            what,
-            until,
-        );
+        let next = at + Duration::from_millis(1);
+        spoof(testbed, next, target, from, what, until);
     });
 }
 
@@ -232,7 +254,8 @@ fn the_peer_s_challenge_is_found_among_forged_ones() {
             }
             let at = route.testbed.now();
             let (gateway, until) = (route.gateway, at + Duration::from_secs(6));
-            spoof(&mut route.testbed, at, gateway, B, (one(1), 50), until);
+            let what = Spoofed::different(one(1), 50);
+            spoof(&mut route.testbed, at, gateway, B, what, until);
             route.run_for(6.0);
             let gateway = route.testbed.node(gateway);
             let c = gateway.exchange.counters();
@@ -243,6 +266,46 @@ fn the_peer_s_challenge_is_found_among_forged_ones() {
             assert_eq!(c.negotiations_expired, 0, "seed {seed}: {c:?}");
         }
     }
+}
+
+/// An attacker repeats its challenges, as a peer does. They come at any time after a knock, and the
+/// peer's a round trip after each.
+#[test]
+fn the_peer_s_challenge_is_found_among_repeated_ones() {
+    let (mut late, mut never) = (Vec::new(), Vec::new());
+    for different in [1, 10, 100, 300, 480, 600, 1000, 4000, 20_000, u64::MAX] {
+        for (copies, seed) in [1, 2, 3, 8].into_iter().zip(0..) {
+            let mut route = Route::new(true, 1, seed);
+            if let Peer::Vita(peer) = route.peer {
+                route.testbed.node_mut(peer).is_passive = true;
+            }
+            let at = route.testbed.now();
+            let what = Spoofed {
+                different,
+                copies,
+                ..Spoofed::different(one(1), 50)
+            };
+            let (gateway, until) = (route.gateway, at + Duration::from_secs(20));
+            spoof(&mut route.testbed, at, gateway, B, what, until);
+            let mut seconds = 0;
+            while route.testbed.node(gateway).outbound.is_empty() && seconds < 20 {
+                route.run_for(1.0);
+                seconds += 1;
+            }
+            let c = route.testbed.node(gateway).exchange.counters();
+            let about = format!("{different} {copies} times: {seconds} s, {c:?}");
+            match seconds {
+                0..=6 => {}
+                7..20 => late.push(about),
+                _ => never.push(about),
+            }
+            // Those that are answered are limited, whatever comes.
+            assert!(c.challenges <= 10 + 50 * seconds, "{c:?}");
+        }
+    }
+    assert!(never.is_empty(), "{never:#?}");
+    // About 480 are the most that can come after every knock, no more often than a peer's.
+    assert!(late.len() <= 4, "{late:#?}");
 }
 
 /// An attacker that uses many routes of one peer gets as many answers as for a few, and another
