@@ -160,7 +160,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         }
         loop {
             let has_read = !self.is_failed && self.read(turn);
-            // Reading stops there, and no event of TCP's tells that it can go on.
+            // The application may take nothing then, and no event of TCP's tells that it would.
             let was_full = !self.output.has_room();
             match self.write(turn) {
                 Written::All if self.is_over() => {
@@ -184,9 +184,12 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
 
     /// Opens the records that are there, as long as the application takes their data. Returns true
     /// if it took any, or the stream has ended.
+    ///
+    /// That much waits to be sent is no reason not to read: two ends that each send without regard
+    /// to the other would wait for each other for ever. What answers takes nothing then.
     fn read<P: Probe, T>(&mut self, turn: &mut Turn<'_, B, P, T>) -> bool {
         let mut has_read = self.offer(turn);
-        while !self.is_ended && self.pending.0.is_empty() && self.output.has_room() {
+        while !self.is_ended && self.pending.0.is_empty() {
             match self.read_record(turn) {
                 Ok(true) => has_read = true,
                 Ok(false) => break,

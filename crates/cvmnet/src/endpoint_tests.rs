@@ -19,9 +19,10 @@ struct Counter {
 }
 
 impl Application for Counter {
-    fn receive(&mut self, bytes: &[u8], _: Time, _: &mut Output) -> usize {
-        self.received += bytes.len();
-        bytes.len()
+    fn receive(&mut self, bytes: &[u8], _: Time, out: &mut Output) -> usize {
+        let taken = if out.has_room() { bytes.len() } else { 0 };
+        self.received += taken;
+        taken
     }
 
     fn produce(&mut self, _: Time, out: &mut Output) {

@@ -1,5 +1,8 @@
-//! A guest and a host on two threads, with all of the path between them: every variant carries the
-//! same bytes.
+//! A guest and a host, with all of the path between them, on two threads and in turns that are
+//! drawn: every variant carries the same bytes.
+
+mod stream;
+mod turns;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,71 +16,20 @@ use tare_cvmnet::host::merge::Limits;
 use tare_cvmnet::host::{Device, DeviceSettings, Peer};
 use tare_cvmnet::region::Region;
 use tare_cvmnet::ring::{Driver, Settings};
-use tare_cvmnet::server::{Application, Output, Service, Time};
+use tare_cvmnet::server::{Service, Time};
 use tare_cvmnet::tcp::{Config, Secret};
 use tare_cvmnet::tls::{Client, Identity, Options, Server};
 use tare_cvmnet::variant::{Merging, Variant};
 use tare_cvmnet::Counters;
 use tare_sim::Instant;
 
+use stream::{Stream, Streams};
+
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const PORT: u16 = 443;
 /// Bytes of one direction.
 const BYTES: u64 = 24 << 20;
-
-fn byte(at: u64) -> u8 {
-    ((at ^ at >> 8).wrapping_mul(0x9e37_79b9) >> 11) as u8
-}
-
-/// Sends so many bytes, and checks those of the other side.
-#[derive(Default)]
-struct Stream {
-    to_send: u64,
-    expected: u64,
-    sent: u64,
-    received: u64,
-    wrong: u64,
-    /// The guest's: it ends the connection.
-    is_server: bool,
-}
-
-impl Application for Stream {
-    fn receive(&mut self, bytes: &[u8], _: Time, _: &mut Output) -> usize {
-        for found in bytes {
-            self.wrong += u64::from(*found != byte(self.received));
-            self.received += 1;
-        }
-        bytes.len()
-    }
-
-    fn produce(&mut self, _: Time, out: &mut Output) {
-        while out.has_room() && self.sent < self.to_send {
-            let len = (self.to_send - self.sent).min(32 << 10);
-            out.push_own((self.sent..self.sent + len).map(byte).collect());
-            self.sent += len;
-        }
-    }
-
-    fn end(&mut self, _: Time, _: &mut Output) {}
-
-    fn wants_close(&self) -> bool {
-        self.is_server && self.sent == self.to_send && self.received >= self.expected
-    }
-}
-
-struct Streams(u64, u64);
-
-impl Service for Streams {
-    fn accept(&self) -> Box<dyn Application> {
-        Box::new(Stream {
-            to_send: self.0,
-            expected: self.1,
-            is_server: true,
-            ..Stream::default()
-        })
-    }
-}
 
 /// Moves bytes both ways and returns the guest's counters.
 fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
@@ -134,7 +86,7 @@ fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
     while finished.len() < 4 {
         let now = Instant::now();
         assert!(
-            now.since(began) < Duration::from_secs(180),
+            now.since(began) < Duration::from_secs(120),
             "{:?} {:?}",
             device.frames().counters(),
             device.counters()
