@@ -118,7 +118,7 @@ impl fmt::Display for Error {
             Error::Load(why) => write!(f, "{why}"),
             Error::NotOffered { attempts, reason } => write!(
                 f,
-                "the load could not be offered in {attempts} attempts: {reason}; lower the rate, or give the tester a core of its own (--cpu), or more threads (--threads)"
+                "the load could not be offered in {attempts} attempts: {reason}; lower the rate, or make trials longer (-D) so that a pause weighs less, or give the tester a core of its own (--cpu), or more threads (--threads)"
             ),
             Error::Port { port, error } => write!(f, "port {port}: {error}"),
             Error::Thread(error) => write!(f, "a sending thread: {error}"),

@@ -227,9 +227,9 @@ impl Setup {
         for (interface, name) in interfaces.iter().zip(names) {
             opened.push(self.queues(interface, name, queues(interface), &pool, lanes)?);
         }
-        for (interface, name) in interfaces.iter().zip(names) {
+        for ((interface, name), (_, kind)) in interfaces.iter().zip(names).zip(&opened) {
             let direct = lanes > 0
-                && matches!(opened[0].1, Kind::Xdp(XdpMode::Native))
+                && matches!(kind, Kind::Xdp(XdpMode::Native))
                 && XdpSender::is_possible(interface).is_ok();
             if direct && !self.json {
                 terminal::say(&format!("tare: {name}: sends by XDP, without the ring"));
