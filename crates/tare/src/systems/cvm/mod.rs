@@ -4,6 +4,7 @@ mod address;
 pub(super) mod breakdown;
 mod client;
 pub(super) mod driver;
+mod nginx;
 pub(super) mod race;
 mod serve;
 mod session;

@@ -1,8 +1,8 @@
-//! The driver `cvmnet-wrk`: wrk over HTTPS against a guest behind a TAP device, or against nginx on
-//! the kernel's stack, in network namespaces that end with the trial.
+//! The driver `cvmnet-wrk`: wrk over HTTPS against a guest behind a TAP device, or against
+//! [`nginx`] in its place, in network namespaces that end with the trial.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -11,32 +11,31 @@ use anyhow::{anyhow, bail, ensure, Context as _};
 use rustix::process::Pid;
 use rustix::thread::{sched_setaffinity, CpuSet};
 use tare_cvmnet::daemon::Report;
-use tare_cvmnet::tls::self_signed_pem;
 use tare_cvmnet::variant::Variant;
 use tare_import::{Format, Statistic};
 use tare_lab::driver::{Expected, Invocation, Missing, Mistake, Role};
 use tare_lab::parameters::{Bytes, Choice};
 use tare_lab::{figures, parameters};
-use tare_port::Interface;
 
 use super::driver::ExitKind;
+use super::nginx::Nginx;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{load_program, Feature, Machine};
 use crate::program::leash;
 use crate::systems::load::driver::{pin, processors};
-use crate::systems::namespace::{self, await_link, ip, within};
+use crate::systems::namespace::{self, ip};
 use crate::systems::workload::{mistake, Workload};
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const SERVER_NET: &str = "10.77.0.2/24";
-const CLIENT_NET: &str = "10.77.0.1/24";
-const PORT: u16 = 443;
+pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub(super) const SERVER_NET: &str = "10.77.0.2/24";
+pub(super) const CLIENT_NET: &str = "10.77.0.1/24";
+pub(super) const PORT: u16 = 443;
 /// The name of the file that is asked for.
 const FILE: &str = "file";
 /// The usual time until a server answers, and for its counts.
 const START: Duration = Duration::from_millis(800);
 /// The longest time until a server answers.
-const START_MAX: Duration = Duration::from_secs(20);
+pub(super) const START_MAX: Duration = Duration::from_secs(20);
 /// The time after which a guest has told its counters: it does so ten times a second.
 const TOLD: Duration = Duration::from_millis(250);
 
@@ -58,7 +57,7 @@ impl Choice for Subject {
 parameters! {
     /// The parameters of the driver `cvmnet-wrk`.
     pub(crate) struct WrkParameters {
-        /// the server: a guest behind a TAP device by its variant, or nginx behind a cable
+        /// the server behind a TAP device: a guest by its variant, or nginx on the kernel's stack
         server: Subject = "bifrost",
         /// bytes of the file
         size: Bytes = "256 KiB",
@@ -76,8 +75,8 @@ figures! {
     pub(crate) struct WrkFigures {
         metrics {
             /// bytes of files per second of the server's processor time, without that in which a
-            /// guest looked for work in vain; nginx's has no part of what the kernel does for it in
-            /// interrupts
+            /// guest looked for work in vain; nginx's is all time for which its processor was busy,
+            /// with the kernel's, to a hundredth of a second
             server_rate: f64 [BytesPerSecond],
             /// bytes of files per second of the clock
             throughput: f64 [BytesPerSecond],
@@ -109,7 +108,7 @@ pub(crate) struct CvmnetWrk;
 impl Workload for CvmnetWrk {
     const NAME: &'static str = "cvmnet-wrk";
     const ABOUT: &'static str =
-        "wrk over HTTPS against a confidential VM's guest behind a TAP device, or against nginx";
+        "wrk over HTTPS against a confidential VM's guest behind a TAP device, or nginx there";
     type Parameters = WrkParameters;
     type Figures = WrkFigures;
 
@@ -132,10 +131,12 @@ impl Workload for CvmnetWrk {
             machine.need(tool)?;
         }
         machine.need(Feature::Load("wrk"))?;
-        match parameters.server.0 {
-            None => machine.need(Feature::Load("nginx")),
-            Some(_) if Path::new("/dev/net/tun").exists() => Ok(()),
-            Some(_) => Err(Missing {
+        if parameters.server.0.is_none() {
+            machine.need(Feature::Load("nginx"))?;
+        }
+        match Path::new("/dev/net/tun").exists() {
+            true => Ok(()),
+            false => Err(Missing {
                 reason: "/dev/net/tun is not there".into(),
                 remedy: Some("modprobe tun".into()),
             }),
@@ -166,7 +167,7 @@ impl Workload for CvmnetWrk {
         fs::write(file, vec![b'x'; parameters.size.0 as usize])?;
         let server = match parameters.server.0 {
             Some(variant) => guest(variant, &parameters, folder.path(), server_cpu)?,
-            None => nginx(folder.path(), server_cpu, other_cpu)?,
+            None => Running::Nginx(Nginx::start(folder.path(), server_cpu, other_cpu)?),
         };
         agent.start()?;
         let before = server.counts()?;
@@ -193,7 +194,7 @@ impl Workload for CvmnetWrk {
 }
 
 /// A process that ends with this value. The guest of a host that ends does so too.
-struct Process(Child);
+pub(super) struct Process(pub(super) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -209,7 +210,7 @@ enum Running {
         #[allow(dead_code, reason = "held until it is dropped")] Process,
         std::path::PathBuf,
     ),
-    Nginx(Process),
+    Nginx(Nginx),
 }
 
 /// The counts of a server.
@@ -235,23 +236,13 @@ impl Running {
                     faults: guest.faults + guest.tls_failures,
                 })
             }
-            Running::Nginx(process) => Ok(Counts {
-                work: processor_time(process.0.id())?,
+            Running::Nginx(nginx) => Ok(Counts {
+                work: nginx.processor_time()?,
                 bounced: 0,
                 faults: 0,
             }),
         }
     }
-}
-
-/// Returns the time for which a process of one thread has run, to a nanosecond.
-fn processor_time(pid: u32) -> anyhow::Result<Duration> {
-    let path = format!("/proc/{pid}/schedstat");
-    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    let first = text.split_whitespace().next();
-    let nanoseconds = first.and_then(|text| text.parse().ok());
-    let nanoseconds = nanoseconds.with_context(|| format!("{path}: {text:?}"))?;
-    Ok(Duration::from_nanos(nanoseconds))
 }
 
 fn report(socket: &Path) -> anyhow::Result<Report> {
@@ -302,72 +293,6 @@ fn guest(
         }
     }
     Ok(Running::Guest(host, socket))
-}
-
-/// Starts nginx, which ends with this thread, in a network namespace of its own, behind a cable
-/// whose ends have no offloads: it receives frames of the MTU, as the guests do.
-fn nginx(folder: &Path, cpu: usize, other_cpu: usize) -> anyhow::Result<Running> {
-    let path = folder.to_str().context("a path of no text")?;
-    let (certificate, key) = self_signed_pem(&[SERVER.to_string()]).map_err(|e| anyhow!("{e}"))?;
-    fs::write(folder.join("cert.pem"), certificate)?;
-    fs::write(folder.join("key.pem"), key)?;
-    fs::write(folder.join("nginx.conf"), configuration(path))?;
-    let program = load_program("nginx").context("no nginx")?;
-    pin(cpu)?;
-    let log = folder.join("log");
-    let child = leash()
-        .args(["unshare", "--net", "--"])
-        .arg(program)
-        .args(["-e", "stderr", "-p", path, "-c", "nginx.conf"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(fs::File::create(&log)?)
-        .spawn();
-    pin(other_cpu)?;
-    let mut process = Process(child.context("nginx")?);
-    let (pid, until) = (process.0.id(), Instant::now() + START_MAX);
-    let here = fs::read_link("/proc/self/ns/net")?;
-    // `unshare` has not made the namespace when it is started.
-    while fs::read_link(format!("/proc/{pid}/ns/net"))? == here {
-        ensure!(Instant::now() < until, "unshare makes no network namespace");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let number = pid.to_string();
-    let cable = "link add near type veth peer name far netns";
-    ip(&cable.split(' ').chain([&*number]).collect::<Vec<_>>())?;
-    ip(&["address", "add", CLIENT_NET, "dev", "near"])?;
-    Interface::by_name("near")?.switch_offloads_off()?;
-    within(pid, || {
-        ip(&["address", "add", SERVER_NET, "dev", "far"])?;
-        Interface::by_name("far")?.switch_offloads_off()?;
-        ip(&["link", "set", "far", "up"])
-    })?;
-    await_link("near")?;
-    let address = SocketAddr::from((SERVER, PORT));
-    while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
-        if Instant::now() > until || process.0.try_wait()?.is_some() {
-            let log = fs::read_to_string(&log).unwrap_or_default();
-            bail!("nginx does not answer: {}", log.trim());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(Running::Nginx(process))
-}
-
-/// Returns the configuration of nginx: one process, TLS 1.3 with the cipher of the guests.
-fn configuration(folder: &str) -> String {
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-    let temporary = temporary.map(|name| format!("{name}_temp_path \"{folder}/{name}\";"));
-    format!(
-        "daemon off;\nmaster_process off;\npid \"{folder}/pid\";\nerror_log stderr;\n\
-         events {{ worker_connections 4096; }}\n\
-         http {{\n  access_log off;\n  keepalive_requests 1000000000;\n  \
-         open_file_cache max=16;\n  {}\n  server {{\n    \
-         listen 0.0.0.0:{PORT} ssl;\n    ssl_certificate cert.pem;\n    \
-         ssl_certificate_key key.pem;\n    ssl_protocols TLSv1.3;\n    \
-         ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;\n    root \"{folder}\";\n  }}\n}}\n",
-        temporary.join("\n  ")
-    )
 }
 
 /// The result of wrk.
