@@ -4,7 +4,7 @@
 //! takes hours here and is mostly about code that no promise depends on; these are the faults that
 //! would break one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -314,7 +314,11 @@ fn copy(tree: &Path) -> Result<(), String> {
         .current_dir(root())
         .output()
         .map_err(|error| format!("git could not be started: {error}"))?;
-    for name in String::from_utf8_lossy(&listed.stdout).lines() {
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let names: BTreeSet<&str> = listed.lines().collect();
+    // Cargo takes every file under `tests` for a test.
+    remove_others(tree, tree, &names)?;
+    for name in names {
         let (from, to) = (root().join(name), tree.join(name));
         let Ok(bytes) = fs::read(&from) else {
             // It has been removed, and not yet from the index.
@@ -325,6 +329,23 @@ fn copy(tree: &Path) -> Result<(), String> {
             let folder = to.parent().unwrap_or(tree);
             fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
             fs::write(&to, bytes).map_err(|error| named(&to, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the files of a folder in the copy that have none of these names in it.
+fn remove_others(tree: &Path, folder: &Path, names: &BTreeSet<&str>) -> Result<(), String> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Ok(());
+    };
+    for entry in entries {
+        let path = entry.map_err(|error| named(folder, error))?.path();
+        let name = path.strip_prefix(tree).ok().and_then(Path::to_str);
+        if path.is_dir() && !path.is_symlink() {
+            remove_others(tree, &path, names)?;
+        } else if name.is_none_or(|name| !names.contains(name)) {
+            fs::remove_file(&path).map_err(|error| named(&path, error))?;
         }
     }
     Ok(())

@@ -253,4 +253,23 @@ mod tests {
         assert_eq!(see(&search, at, 1, false), None);
         assert_eq!(see(&search, at, 2, false), Some(3));
     }
+
+    #[test]
+    fn one_that_followed_knocks_is_kept_while_others_of_its_set_come() {
+        let mut sightings = Sightings::new();
+        let mut knock = Instant::ZERO + Duration::from_secs(1);
+        let mut search = Search::new(knock);
+        let mut others = (1..).map(|n| n * SETS as u64 + 7);
+        for n in 0..6 {
+            let followed = sightings.see(knock, 7, &search, TTL);
+            assert_eq!(followed, (n > 0).then_some(n + 1));
+            // Few enough for the first knocks, and more than there are places afterwards.
+            let many = if n < 2 { WAYS - 1 } else { 4 * WAYS };
+            for other in others.by_ref().take(many) {
+                sightings.see(knock, other, &search, TTL);
+            }
+            knock += Duration::from_millis(250);
+            search.knocked(knock);
+        }
+    }
 }
