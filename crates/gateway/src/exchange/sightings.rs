@@ -255,21 +255,32 @@ mod tests {
     }
 
     #[test]
-    fn one_that_followed_knocks_is_kept_while_others_of_its_set_come() {
+    fn those_that_followed_knocks_are_kept_while_others_of_their_set_come() {
         let mut sightings = Sightings::new();
         let mut knock = Instant::ZERO + Duration::from_secs(1);
         let mut search = Search::new(knock);
-        let mut others = (1..).map(|n| n * SETS as u64 + 7);
+        let mut names = (1..).map(|n| n * SETS as u64 + 7);
+        let kept: Vec<u64> = names.by_ref().take(WAYS).collect();
         for n in 0..6 {
-            let followed = sightings.see(knock, 7, &search, TTL);
-            assert_eq!(followed, (n > 0).then_some(n + 1));
-            // Few enough for the first knocks, and more than there are places afterwards.
-            let many = if n < 2 { WAYS - 1 } else { 4 * WAYS };
-            for other in others.by_ref().take(many) {
+            // Others come first, and are not seen again.
+            let others = if n < 3 { 0 } else { 4 * WAYS };
+            for other in names.by_ref().take(others) {
                 sightings.see(knock, other, &search, TTL);
+            }
+            for name in &kept {
+                let followed = sightings.see(knock, *name, &search, TTL);
+                assert_eq!(followed, (n > 0).then_some(n + 1));
             }
             knock += Duration::from_millis(250);
             search.knocked(knock);
         }
+        // These come no more, so there is room.
+        knock += TTL;
+        search.knocked(knock);
+        let name = names.next().unwrap();
+        assert_eq!(sightings.see(knock, name, &search, TTL), None);
+        knock += Duration::from_millis(250);
+        search.knocked(knock);
+        assert_eq!(sightings.see(knock, name, &search, TTL), Some(2));
     }
 }
