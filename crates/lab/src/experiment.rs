@@ -41,6 +41,10 @@ pub struct Experiment {
     pub baseline: Option<Selector>,
     /// The metrics. Figures show the first. Never empty.
     pub metrics: Vec<Metric>,
+    /// The names of the metrics that are parts of one whole, in the order in which they are drawn:
+    /// at least two, all in `%` or all in `ratio`. Empty if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<String>,
     /// Values the publication printed, drawn beside the measured ones.
     pub published: Vec<Published>,
     /// The claims of the publication, and Tare's own targets.

@@ -229,6 +229,7 @@ pub(crate) mod tests {
                     better: Better::Lower,
                     work: None,
                 }],
+                parts: vec![],
                 published: vec![],
                 claims: vec![],
                 exact: false,

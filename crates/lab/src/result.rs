@@ -74,6 +74,10 @@ pub struct ExperimentResult {
     pub source: String,
     /// The axes of the matrix, for figures.
     pub axes: Vec<Axis>,
+    /// The metrics that are parts of one whole, in the order in which they are drawn. Runs recorded
+    /// before they could be named have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<String>,
     /// The values that the publication printed.
     pub published: Vec<Published>,
     /// The baseline against itself, one for each metric that could be taken.

@@ -383,6 +383,21 @@ fn what_does_not_fit_is_found() {
             ".track .m{transform:translateY(-3000px)}",
             "mark outside its frame",
         ),
+        (
+            "a share",
+            ".share text{font-size:40px}",
+            "text outside its segment",
+        ),
+        (
+            "a letter",
+            ".share .w0{display:none!important}",
+            "a segment without its letter",
+        ),
+        (
+            "a bar",
+            ".share rect{transform:translateX(400px)}",
+            "segment outside its frame",
+        ),
         ("labels", ".labels text{display:none!important}", "labels"),
         (
             "one colour",

@@ -97,6 +97,7 @@ fn plan(rounds: u32) -> Plan {
                 better: Better::Lower,
                 work: None,
             }],
+            parts: vec![],
             published: vec![],
             claims: vec![],
             exact: false,

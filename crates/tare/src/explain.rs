@@ -125,6 +125,9 @@ fn describe(experiment: &Experiment, text: &mut String) {
                 ))
         );
     }
+    if !experiment.parts.is_empty() {
+        let _ = writeln!(text, "  parts    {}", experiment.parts.join(", "));
+    }
     let rounds = experiment.rounds;
     let _ = if rounds.least == rounds.most {
         writeln!(text, "  rounds   {}", rounds.least)

@@ -44,6 +44,10 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         None => Vec::new(),
     };
     let (metrics, metrics_sound) = metric::read(&mut fields, &words);
+    let parts = match fields.get("parts") {
+        Some(node) if metrics_sound => metric::parts(&node, &metrics),
+        _ => Vec::new(),
+    };
 
     let mut cells = Cells::new(&matrix, words, beside.clone());
     let mut exclude = Vec::new();
@@ -86,6 +90,7 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         beside,
         baseline: here.map(|chosen| chosen.selector),
         metrics,
+        parts,
         published,
         rounds: shape
             .rounds

@@ -225,6 +225,34 @@ pub(super) fn named<'m>(node: Option<&Node<'_>>, metrics: &'m [Metric]) -> Optio
     metric
 }
 
+/// Reads `parts`, the names of metrics that are parts of one whole.
+pub(super) fn parts(node: &Node<'_>, metrics: &[Metric]) -> Vec<String> {
+    let mut parts: Vec<&Metric> = Vec::new();
+    let items = node.list("names of metrics", MAX_METRICS);
+    let items = items.unwrap_or_default();
+    if items.len() == 1 {
+        node.wrong("at least two metrics that are parts of a whole");
+    }
+    for item in items {
+        let Some(metric) = named(Some(&item), metrics) else {
+            continue;
+        };
+        let name = quoted(&metric.name);
+        let found = format!("{name} in {}", metric.unit);
+        if parts.iter().any(|part| part.name == metric.name) {
+            item.reject(format!("{name} again"), "each metric once");
+        } else if !matches!(metric.unit, Unit::Percent | Unit::Ratio) {
+            item.reject(found, "a metric in % or ratio");
+        } else if let Some(first) = parts.first().filter(|first| first.unit != metric.unit) {
+            let expected = format!("{}, the unit of {}", first.unit, quoted(&first.name));
+            item.reject(found, expected);
+        } else {
+            parts.push(metric);
+        }
+    }
+    parts.iter().map(|part| part.name.clone()).collect()
+}
+
 /// Reads the list of published values.
 pub(super) fn published(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Vec<Published> {
     let items = node

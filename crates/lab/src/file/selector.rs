@@ -246,6 +246,7 @@ fn points(axes: Vec<Axis>, exclude: Vec<Selector>, beside: Vec<String>) -> Vec<P
         beside,
         baseline: None,
         metrics: Vec::new(),
+        parts: Vec::new(),
         published: Vec::new(),
         claims: Vec::new(),
         exact: false,

@@ -80,6 +80,7 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
             title: experiment.title.clone(),
             source: experiment.source.clone(),
             axes: experiment.axes.clone(),
+            parts: experiment.parts.clone(),
             published: experiment.published.clone(),
             noise: cells::noise(experiment, trials),
             cells: cells::figures(experiment, trials),

@@ -71,6 +71,7 @@ fn experiment(axes: Vec<Axis>, kinds: Vec<ClaimKind>) -> Experiment {
             better: Better::Lower,
             work: Some("bytes".into()),
         }],
+        parts: vec![],
         published: vec![],
         claims: kinds
             .into_iter()

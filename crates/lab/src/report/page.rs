@@ -248,7 +248,10 @@ fn section(experiment: &ExperimentResult, anchor: &str) -> Markup {
                 (rounds) @if experiment.exact { ", deterministic: judged exactly" }
             }
             @if metrics.is_empty() { p.empty { "No cell of this experiment was run." } }
-            div.figures-grid { @for metric in &metrics { (figure::figures(experiment, metric)) } }
+            div.figures-grid {
+                (figure::shares(experiment))
+                @for metric in &metrics { (figure::figures(experiment, metric)) }
+            }
             @for (number, metric) in metrics.iter().enumerate() {
                 @let table = table::cells(experiment, metric);
                 details.cells {

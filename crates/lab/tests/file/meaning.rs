@@ -80,6 +80,21 @@ fn the_design_s_example_means_what_it_says() {
 }
 
 #[test]
+fn parts_keep_the_order_of_the_file() {
+    let part = |name: &str| {
+        let from = format!("{{ stream = \"stderr\", json = \"/{name}\" }}");
+        format!("{{ name = \"{name}\", unit = \"%\", better = \"lower\", from = {from} }}")
+    };
+    let metrics = ["exits", "copies", "packets"].map(part).join(", ");
+    let metric = "metric    = { name = \"latency\", statistic = \"p50\", unit = \"ns\", \
+                  better = \"lower\", work = \"bytes verified\" }";
+    let parts = format!("metrics = [ {metrics} ]\nparts = [\"packets\", \"exits\"]");
+    let with = base(&[(metric, &parts)], 2, Size::Quick);
+    assert_eq!(with.parts, ["packets", "exits"]);
+    assert!(base(&[], 2, Size::Quick).parts.is_empty());
+}
+
+#[test]
 fn axes_are_lists_steps_and_multiples_and_know_the_processors() {
     for (written, cpus, values, log) in [
         ("[8, 1, 8]", 2, &[8, 1][..], false),

@@ -255,6 +255,7 @@ impl Bench {
                 better: Better::Lower,
                 work: Some("bytes".into()),
             }],
+            parts: vec![],
             published: vec![],
             claims: self.claims.iter().enumerate().map(claim).collect(),
             exact: false,

@@ -39,7 +39,7 @@
   let texts = 0;
   for (const frame of document.querySelectorAll('figure, .panel')) {
     const bounds = frame.getBoundingClientRect();
-    const all = [...frame.querySelectorAll('svg text, .label, .across, .figures, .names li, .metric, .key li, .off')]
+    const all = [...frame.querySelectorAll('svg:not(.sign) text, .label, .across, .figures, .names li, .metric, .key li, .off')]
       .filter((element) => seen(element) && element.textContent.trim());
     const boxes = all.map((element) => [element, element.matches('.names li') ? [element.getBoundingClientRect()] : lines(element)]);
     texts += boxes.length;
@@ -49,6 +49,15 @@
       for (let j = i + 1; j < boxes.length; j++)
         if (boxes[i][1].some((a) => boxes[j][1].some((b) => over(a, b))))
           say(`under "${boxes[j][0].textContent.trim().slice(0, 30)}"`, boxes[i][0]);
+    for (const segment of frame.querySelectorAll('.track .share, .track .rest:not(.absent)')) {
+      const bar = segment.querySelector('rect').getBoundingClientRect();
+      for (const text of [...segment.querySelectorAll('text')].filter(seen))
+        if (lines(text).some((box) => box.left < bar.left - 1 || box.right > bar.right + 1))
+          say('text outside its segment', text);
+      if (bar.width > 40 && segment.matches('.share') && ![...segment.querySelectorAll('text')].some(seen))
+        say('a segment without its letter', segment);
+      if (!inside(bar, bounds, 1)) say('segment outside its frame', segment);
+    }
     for (const mark of frame.querySelectorAll('.m, .h, .threshold, .bar'))
       if (!inside(mark.getBoundingClientRect(), bounds, 1)) say('mark outside its frame', mark.closest('g, li') || mark);
   }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+mod breakdown;
+
 use std::collections::BTreeMap;
 
 use tare_lab::experiment::{Axis, Bound, Published, Standing};
@@ -39,6 +41,7 @@ pub(crate) fn run() -> RunResult {
             threads(),
             secure(),
             variants(),
+            breakdown::breakdown(),
             underflow(),
             guests(),
         ],
@@ -422,14 +425,17 @@ pub(crate) fn hostile() -> RunResult {
         for axis in &mut experiment.axes {
             axis.name = format!("{} {text}", axis.name);
         }
+        for part in &mut experiment.parts {
+            *part = format!("{part} {text}");
+        }
         for cell in &mut experiment.cells {
             cell.at = renamed(&cell.at, &text);
-            cell.metric = text.clone();
+            cell.metric = format!("{} {text}", cell.metric);
             cell.reason = cell.reason.as_ref().map(|_| text.clone());
         }
         for published in &mut experiment.published {
             published.at = renamed(&published.at, &text);
-            published.metric = text.clone();
+            published.metric = format!("{} {text}", published.metric);
             published.source = Some(text.clone());
         }
         for claim in experiment.claims.iter_mut().chain(&mut experiment.targets) {
@@ -507,6 +513,7 @@ pub(crate) fn empty(id: &str, title: &str, source: &str) -> ExperimentResult {
         title: title.into(),
         source: source.into(),
         axes: vec![],
+        parts: vec![],
         published: vec![],
         noise: vec![],
         cells: vec![],

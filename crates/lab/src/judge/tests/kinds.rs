@@ -46,6 +46,13 @@ fn a_ratio_pairs_cells_that_agree_on_the_free_axes_and_must_hold_for_every_pair(
 }
 
 #[test]
+fn the_parts_of_an_experiment_are_in_its_result() {
+    let mut one = experiment(vec![axis("size", &[1])], vec![]);
+    one.parts = vec!["time".into(), "rest".into()];
+    assert_eq!(run_of(&one, &[]).parts, one.parts);
+}
+
+#[test]
 fn a_reference_pairs_with_every_cell() {
     let mut one = experiment(vec![axis("size", &[1, 2])], vec![]);
     one.beside = vec!["bare".into()];

@@ -145,7 +145,8 @@ pub(crate) fn measured(
     }
 }
 
-fn tooltip(cell: &CellResult, median: f64) -> String {
+/// The cell with its figure, interval and rounds in words.
+pub(super) fn tooltip(cell: &CellResult, median: f64) -> String {
     let mut text = format!(
         "{}: {}",
         clip(&cell.at.to_string(), 300),
@@ -169,22 +170,27 @@ pub(crate) fn published(
     look: Look,
     place: Place,
 ) -> Markup {
-    let mut tooltip = format!(
+    html! {
+        g class=(format!("published {}", look.class())) data-published-experiment=(Exact(experiment))
+            data-metric=(Exact(&published.metric)) data-at=(json(&published.at))
+            data-value=(published.value) data-pixel=(pixels(place.value)) {
+            title { (printed_words(published, unit)) }
+            (place.around(&html! { path.h transform="scale(1.45)" d=(look.shape()) {} }))
+        }
+    }
+}
+
+/// The published value in words, with its place.
+pub(super) fn printed_words(published: &Published, unit: Unit) -> String {
+    let mut words = format!(
         "{}: published {}",
         clip(&published.at.to_string(), 300),
         unit.show(published.value)
     );
     if let Some(source) = &published.source {
-        tooltip += &format!(" ({})", clip(source, 200));
+        words += &format!(" ({})", clip(source, 200));
     }
-    html! {
-        g class=(format!("published {}", look.class())) data-published-experiment=(Exact(experiment))
-            data-metric=(Exact(&published.metric)) data-at=(json(&published.at))
-            data-value=(published.value) data-pixel=(pixels(place.value)) {
-            title { (tooltip) }
-            (place.around(&html! { path.h transform="scale(1.45)" d=(look.shape()) {} }))
-        }
-    }
+    words
 }
 
 /// A cell without a value: a cross where the axis begins. It has no `data-value`.

@@ -7,11 +7,13 @@ mod plan;
 mod rows;
 mod samples;
 pub(super) mod scale;
+mod shares;
 mod words;
 
 use maud::{html, Markup};
 
 use self::plan::Form;
+pub(super) use self::shares::draw as shares;
 use self::words::{caption, Drawn};
 use super::words::Exact;
 use crate::result::ExperimentResult;

@@ -322,7 +322,7 @@ fn part<'p, 'a>(
 }
 
 /// Returns the place of `point` in the order of the file, and its label.
-fn key(axes: &[&Axis], point: &Point) -> (Vec<usize>, String) {
+pub(super) fn key(axes: &[&Axis], point: &Point) -> (Vec<usize>, String) {
     let mut order = Vec::new();
     let mut words: Vec<String> = Vec::new();
     for axis in axes {
@@ -342,7 +342,7 @@ fn key(axes: &[&Axis], point: &Point) -> (Vec<usize>, String) {
 }
 
 /// Returns the number of values of the axis, with those that only the publication has.
-fn values(axis: &Axis, cells: &[&CellResult], published: &[&Published]) -> usize {
+pub(super) fn values(axis: &Axis, cells: &[&CellResult], published: &[&Published]) -> usize {
     let points = cells.iter().map(|cell| &cell.at);
     let points = points.chain(published.iter().map(|p| &p.at));
     let met = points.filter_map(|point| point.0.get(&axis.name));

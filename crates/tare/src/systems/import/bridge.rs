@@ -304,6 +304,7 @@ impl Figures {
             beside: Vec::new(),
             baseline: None,
             metrics: self.metrics.clone(),
+            parts: Vec::new(),
             published: Vec::new(),
             claims: Vec::new(),
             exact: false,
