@@ -1,6 +1,8 @@
 //! The node's side: requests in, operations run, responses out.
 
 mod assembly;
+mod config;
+mod execute;
 mod records;
 
 use std::time::Duration;
@@ -8,121 +10,18 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use self::assembly::{Arrival, Assemblies};
+pub use self::config::{NodeConfig, NodeCounters};
+pub use self::execute::Execute;
 use self::records::Records;
 use super::aead::Secret;
 use super::codec::{self, code, status};
 use super::datagrams::Datagrams;
 use super::message::{
-    peek_address, Malformed, Request, Response, MESSAGE_MAX, OPERATION_MAX, RECEIVED_MAX,
-    REQUEST_HEADER, RESPONSE_HEADER,
+    peek_address, Malformed, Request, Response, MESSAGE_MAX, RECEIVED_MAX, REQUEST_HEADER,
+    RESPONSE_HEADER,
 };
-use super::protection::{Authentication, Protection, KEYS_MAX};
-use super::HORIZON_TIMEOUTS;
-use crate::memory::{Bytes, Store};
-use crate::operation::{Address, Error, Guard, Operation, PageSize, SpaceId, Value};
-
-/// The memory that a [`Node`] runs operations on, or a wrapper around it.
-pub trait Execute {
-    /// Runs an operation on a space, and appends what it reads to `out`. A refused one changes
-    /// nothing.
-    fn execute(
-        &mut self,
-        now: Instant,
-        space: SpaceId,
-        operation: &Operation<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Value, Error>;
-
-    /// Does a bounded part of the work of an operation ahead of it. Returns false if there is more
-    /// of it, so that a caller can serve others before it calls this again. An operation runs
-    /// without it too, at once.
-    fn prepare(&mut self, _space: SpaceId, _operation: &Operation<'_>) -> bool {
-        true
-    }
-
-    /// Does a little of what can wait until there is nothing else to do; returns false if there is
-    /// no more of it.
-    fn idle(&mut self) -> bool {
-        false
-    }
-
-    /// Asks the cache for what [`Execute::part`] reads for an address, and does not wait for it.
-    fn prefetch(&self, _space: SpaceId, _address: Address) {}
-
-    /// Returns the first bytes of a range where they are, at least one and at most `len`, without
-    /// loading them, so that the misses of calls for several ranges overlap. Refused as a read of
-    /// the first address is. `None` if there is no such way: then [`Execute::execute`] reads.
-    fn part(&self, _space: SpaceId, _address: Address, _len: u32) -> Option<Result<&[u8], Error>> {
-        None
-    }
-
-    /// Runs [`Operation::Write`] with data that `fill` puts in place: it is called for consecutive
-    /// parts, `len` bytes in all, once; or not at all, if the write is refused.
-    fn write_with(
-        &mut self,
-        now: Instant,
-        space: SpaceId,
-        address: Address,
-        len: u32,
-        guard: Option<Guard>,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Value, Error> {
-        let mut data = vec![0; len as usize];
-        fill(&mut data);
-        let operation = Operation::Write {
-            address,
-            data: &data,
-            guard,
-        };
-        self.execute(now, space, &operation, &mut Vec::new())
-    }
-}
-
-impl<M: Bytes> Execute for Store<M> {
-    fn execute(
-        &mut self,
-        now: Instant,
-        space: SpaceId,
-        operation: &Operation<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Value, Error> {
-        Store::execute(self, now, space, operation, out)
-    }
-
-    fn prepare(&mut self, space: SpaceId, operation: &Operation<'_>) -> bool {
-        Store::prepare(self, space, operation)
-    }
-
-    fn idle(&mut self) -> bool {
-        self.clean(CLEAN_BYTES)
-    }
-
-    #[inline]
-    fn prefetch(&self, space: SpaceId, address: Address) {
-        Store::prefetch(self, space, address);
-    }
-
-    #[inline]
-    fn part(&self, space: SpaceId, address: Address, len: u32) -> Option<Result<&[u8], Error>> {
-        Some(Store::part(self, space, address, len))
-    }
-
-    fn write_with(
-        &mut self,
-        now: Instant,
-        space: SpaceId,
-        address: Address,
-        len: u32,
-        guard: Option<Guard>,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Value, Error> {
-        self.check_guard(now, space, guard)?;
-        Store::write_with(self, space, address, len, fill).map(|()| Value::None)
-    }
-}
-
-/// Freed memory that is zeroed at a time: about 10 µs, for which a request may have to wait.
-const CLEAN_BYTES: u64 = 64 << 10;
+use super::protection::Protection;
+use crate::operation::{Error, Operation, PageSize, SpaceId};
 
 /// Requests whose memory is asked for at a time: about as many lines as a processor waits for.
 const AHEAD: usize = 32;
@@ -135,85 +34,6 @@ const LONG: usize = 512;
 
 /// log2 of the bytes of the smallest page.
 const PAGE_SHIFT: u32 = PageSize::Small.shift();
-
-/// The settings of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeConfig {
-    /// A number other than 0 that no node of these clients had before, such as the time of its
-    /// start in nanoseconds.
-    pub epoch: u64,
-    /// The protection of every message. With [`Authentication::Aead`] the node needs
-    /// [`Node::set_secret`].
-    pub authentication: Authentication,
-    /// The number of spaces whose expanded keys are kept, with 2 KiB each that is allocated when
-    /// it is needed. The keys of others are derived again at each of their messages. Up to half of
-    /// it, 2 of 100 spaces at most have to share.
-    pub keys_max: usize,
-    /// Longest datagram in both directions, in bytes, at least 1024.
-    pub datagram_bytes: usize,
-    /// The longest time that clients try an operation for. The horizon is three times that.
-    pub timeout: Duration,
-    /// The bytes that the network can bring within a second. With the horizon it bounds the number
-    /// of operations that are remembered.
-    pub bytes_per_second: u64,
-    /// Memory for segmented writes that are incomplete, in bytes.
-    pub assembly_bytes: u64,
-    /// The same for one space.
-    pub assembly_bytes_per_space: u64,
-}
-
-impl NodeConfig {
-    /// Settings for Ethernet at 10 Gb/s, a timeout of 250 ms, and two incomplete writes of 1 GiB.
-    pub const fn new(epoch: u64) -> NodeConfig {
-        NodeConfig {
-            epoch,
-            authentication: Authentication::None,
-            keys_max: KEYS_MAX,
-            datagram_bytes: 1472,
-            timeout: Duration::from_millis(250),
-            bytes_per_second: 1_250_000_000,
-            assembly_bytes: 2 << 30,
-            assembly_bytes_per_space: OPERATION_MAX as u64,
-        }
-    }
-
-    /// The age from which on a request is refused.
-    pub fn horizon(&self) -> Duration {
-        self.timeout * HORIZON_TIMEOUTS
-    }
-
-    /// The most operations that are remembered: as many requests as the network can bring within
-    /// the horizon.
-    pub fn records_max(&self) -> usize {
-        let bytes = u128::from(self.bytes_per_second) * self.horizon().as_nanos() / 1_000_000_000;
-        let records = bytes / (REQUEST_HEADER + self.authentication.trailer_len()) as u128;
-        usize::try_from(records).unwrap_or(usize::MAX).max(1)
-    }
-}
-
-/// The work of a node, counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeCounters {
-    /// Messages that could not be read; the rest of their datagrams is not counted.
-    pub malformed: u64,
-    /// Messages that were not sealed with the key of their space, epoch and direction, or were
-    /// changed since; the rest of their datagrams is not counted.
-    pub unauthenticated: u64,
-    /// Requests read.
-    pub requests: u64,
-    /// Operations run, segments of reads apart.
-    pub executed: u64,
-    /// Requests for operations that had been run: answered with the same outcome.
-    pub repeated: u64,
-    /// Requests of another epoch.
-    pub stale: u64,
-    /// Requests whose send time was beyond the horizon.
-    pub expired: u64,
-    /// Requests that found no room for a record or for a segmented write.
-    pub busy: u64,
-    /// Segmented writes that were given up.
-    pub abandoned: u64,
-}
 
 /// A memory node without sockets and clocks.
 ///
@@ -688,8 +508,10 @@ fn nanos(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::protection::Authentication;
     use super::*;
     use crate::memory::Config;
+    use crate::memory::Store;
 
     #[test]
     fn a_piece_is_answered_in_parts_and_every_request_of_it_once() {
