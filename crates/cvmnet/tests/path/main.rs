@@ -31,13 +31,43 @@ const PORT: u16 = 443;
 /// Bytes of one direction.
 const BYTES: u64 = 24 << 20;
 
-/// Moves bytes both ways and returns the guest's counters.
-fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
+/// Returns a server of TLS, and a client that knows its certificate.
+fn tls() -> (Server, Client) {
     let identity = Identity::self_signed(&["guest.example".into()]).unwrap();
     let certificate = identity.certificate().unwrap().clone();
     let name = ServerName::try_from("guest.example").unwrap();
     let client = Client::new(&certificate, name, &Options::default()).unwrap();
     let server = Server::new(identity, &Options::default()).unwrap();
+    (server, client)
+}
+
+/// Returns a peer with four connections, which sends so many bytes on each and expects as many as
+/// the second number says.
+fn peer(client: Client, now: Instant, (to_guest, from_guest): (u64, u64)) -> Peer<Stream> {
+    let config = Config::on_link([2, 0, 0, 0, 0, 1], PEER);
+    let mut peer = Peer::new(config, Secret::new(&[9; 16]), client).unwrap();
+    for _ in 0..4 {
+        let stream = Stream {
+            to_send: to_guest,
+            expected: from_guest,
+            ..Stream::default()
+        };
+        let to = SocketAddr::from((GUEST, PORT));
+        peer.connect(now, to, stream).unwrap();
+    }
+    peer
+}
+
+fn settings(variant: Variant) -> DeviceSettings {
+    DeviceSettings {
+        merge: (variant.merging == Merging::Host).then(Limits::default),
+        ..DeviceSettings::default()
+    }
+}
+
+/// Moves bytes both ways and returns the guest's counters.
+fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
+    let (server, client) = tls();
 
     let layout = variant.config(1);
     let region = Region::create(&layout).unwrap();
@@ -61,26 +91,8 @@ fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
             guest.counters()
         })
     };
-    let mut peer = Peer::new(
-        Config::on_link([2, 0, 0, 0, 0, 1], PEER),
-        Secret::new(&[9; 16]),
-        client,
-    )
-    .unwrap();
-    let to = SocketAddr::from((GUEST, PORT));
-    for _ in 0..4 {
-        let stream = Stream {
-            to_send: to_guest,
-            expected: from_guest,
-            ..Stream::default()
-        };
-        peer.connect(Instant::now(), to, stream).unwrap();
-    }
-    let settings = DeviceSettings {
-        merge: (variant.merging == Merging::Host).then(Limits::default),
-        ..DeviceSettings::default()
-    };
-    let mut device = Device::new(&region, 0, settings, peer).unwrap();
+    let peer = peer(client, Instant::now(), (to_guest, from_guest));
+    let mut device = Device::new(&region, 0, settings(variant), peer).unwrap();
     let began = Instant::now();
     let mut finished = Vec::new();
     while finished.len() < 4 {

@@ -15,11 +15,7 @@ const STALL: Duration = Duration::from_secs(20);
 /// Moves bytes both ways, and returns the time that it took.
 fn run_in_turns(variant: Variant, to_guest: u64, from_guest: u64, seed: u64) -> Duration {
     let mut random = Random::new(seed);
-    let identity = Identity::self_signed(&["guest.example".into()]).unwrap();
-    let certificate = identity.certificate().unwrap().clone();
-    let name = ServerName::try_from("guest.example").unwrap();
-    let client = Client::new(&certificate, name, &Options::default()).unwrap();
-    let server = Server::new(identity, &Options::default()).unwrap();
+    let (server, client) = tls();
     let layout = variant.config(1);
     let region = Region::create(&layout).unwrap();
     let fd = region.fd().try_clone_to_owned().unwrap();
@@ -29,23 +25,9 @@ fn run_in_turns(variant: Variant, to_guest: u64, from_guest: u64, seed: u64) -> 
     let streams: Box<dyn Service> = Box::new(Streams(from_guest, to_guest));
     let secret = Secret::new(&[7; 16]);
     let mut guest = Guest::new(driver, tcp, secret, server, vec![(PORT, streams)], Off).unwrap();
-    let config = Config::on_link([2, 0, 0, 0, 0, 1], PEER);
-    let mut peer = Peer::new(config, Secret::new(&[9; 16]), client).unwrap();
     let began = Instant::ZERO + Duration::from_secs(1);
-    for _ in 0..4 {
-        let stream = Stream {
-            to_send: to_guest,
-            expected: from_guest,
-            ..Stream::default()
-        };
-        peer.connect(began, SocketAddr::from((GUEST, PORT)), stream)
-            .unwrap();
-    }
-    let settings = DeviceSettings {
-        merge: (variant.merging == Merging::Host).then(Limits::default),
-        ..DeviceSettings::default()
-    };
-    let mut device = Device::new(&region, 0, settings, peer).unwrap();
+    let peer = peer(client, began, (to_guest, from_guest));
+    let mut device = Device::new(&region, 0, settings(variant), peer).unwrap();
     let (mut now, mut finished) = (began, Vec::new());
     let (mut moved, mut moved_at) = (0, now);
     while finished.len() < 4 {
