@@ -1,5 +1,5 @@
 //! The driver `cvmnet-wrk`: wrk over HTTPS against a guest behind a TAP device, or against
-//! [`nginx`] in its place, in network namespaces that end with the trial.
+//! [nginx](super::nginx) in its place, in network namespaces that end with the trial.
 
 use std::fs;
 use std::net::Ipv4Addr;
