@@ -129,6 +129,17 @@ impl Interface {
         control(libc::SIOCSIFMTU as _, &mut request)
     }
 
+    /// Sets the number of frames that wait to be sent, at most. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// As [`Interface::set_mtu`].
+    pub fn set_transmit_queue(&self, frames: u32) -> io::Result<()> {
+        let mut request = self.request();
+        // `ifr_qlen`, which is this number of the union too.
+        request.ifr_ifru.ifru_metric = libc::c_int::try_from(frames).unwrap_or(libc::c_int::MAX);
+        control(libc::SIOCSIFTXQLEN as _, &mut request)
+    }
+
     /// True if it is up and its cable is plugged in.
     ///
     /// # Errors

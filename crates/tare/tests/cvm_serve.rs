@@ -147,6 +147,7 @@ fn a_device_that_is_made_has_the_mtu_and_another_one_of_an_old_device_is_logged(
         r#"for mtu in 1280 9000; do
     serve sink --mtu $mtu
     ip -o link show tare0 | grep -o 'mtu [0-9]*'
+    ip -o link show tare0 | grep -o 'qlen [0-9]*'
     stop
 done
 cat host.log > first.log
@@ -155,7 +156,7 @@ serve sink --mtu 9000 --tap old
 ip -o link show old | grep -o 'mtu [0-9]*'
 stop"#,
     );
-    let expected = "mtu 1280\nhost 0\nmtu 9000\nhost 0\nmtu 1500\nhost 0\n";
+    let expected = "mtu 1280\nqlen 4096\nhost 0\nmtu 9000\nqlen 4096\nhost 0\nmtu 1500\nhost 0\n";
     assert_eq!(printed, expected);
     let first = fs::read_to_string(folder.path().join("first.log")).unwrap();
     assert!(!first.contains("level=warn"), "{first}");

@@ -1,5 +1,6 @@
 //! TAP devices, whose other side is a packet socket here.
 
+use std::process::Command;
 use tare_port::{Burst, Layout, PacketPort, Pool, Port, TapPort, VnetTap, VNET_HEADER};
 
 use crate::namespace::{in_namespace, ip};
@@ -113,7 +114,7 @@ fn a_device_that_is_there_and_does_not_fit_is_named_for_what_it_is() {
 }
 
 #[test]
-fn the_mtu_of_a_tap_device_that_is_made_can_be_set() {
+fn mtu_and_transmit_queue_of_a_tap_device_that_is_made_can_be_set() {
     in_namespace(|| {
         let taps = VnetTap::open_queues("tap", false, 2).unwrap();
         assert_eq!([taps[0].is_new(), taps[1].is_new()], [true, false]);
@@ -125,6 +126,13 @@ fn the_mtu_of_a_tap_device_that_is_made_can_be_set() {
         }
         assert!(interface.set_mtu(1 << 20).is_err());
         assert!(interface.set_mtu(usize::MAX).is_err());
+        for frames in [3, 4096] {
+            interface.set_transmit_queue(frames).unwrap();
+            let show = ["-o", "link", "show", "tap"];
+            let shown = Command::new("ip").args(show).output().unwrap().stdout;
+            let shown = String::from_utf8(shown).unwrap();
+            assert!(shown.contains(&format!("qlen {frames}")), "{shown}");
+        }
     });
 }
 
