@@ -6,7 +6,7 @@
 # namespace ends with it.
 #
 # usage: beside-trafgen.sh [ROUNDS] [TARE]
-set -eu
+set -euo pipefail
 rounds=${1:-3} tare=${2:-tare}
 space=tare-trafgen-$$ work=$(mktemp -d)
 trap 'ip netns del "$space"; rm -r "$work"' EXIT
@@ -59,6 +59,7 @@ print(sum(stream["tx_packets"] for stream in trial["streams"]))' "$work/result"
 echo "round  trafgen  tare loadtest  ratio"
 for round in $(seq "$rounds"); do
     rate=1000000000
-    printf '%s ' "$round" "$(by_trafgen)" "$(by_tare)"
-    echo
+    # In variables, so that a failure of either ends the script.
+    theirs=$(by_trafgen) ours=$(by_tare)
+    echo "$round $theirs $ours"
 done | awk '{ printf "%5d %8.2f %14.2f %6.2f\n", $1, $2 / 1e6, $3 / 1e6, $3 / $2 }'

@@ -26,9 +26,9 @@ use crate::variant::Merging;
 
 /// The time that a guest has to end by itself.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Frames that a TAP device keeps for a host that is busy. With the kernel's 1,000, which are less
-/// than two connections have in flight, 16 clients that wrote to the guest lost every 17th frame on
-/// two processors, and now and then waited for a timeout of TCP.
+/// Frames that a TAP device keeps while its host is not on a processor. With the kernel's 1,000,
+/// which are less than two connections have in flight, 16 clients that wrote to the guest lost
+/// every 17th frame on two busy processors, and now and then waited for a timeout of TCP.
 const TAP_QUEUE: u32 = 4096;
 
 /// The settings of a host.
