@@ -265,7 +265,7 @@ impl Workload for CvmnetBreakdown {
     }
 
     fn longest(parameters: &CvmnetParameters) -> Duration {
-        longest(parameters.duration) * 2
+        longest(parameters) * 2
     }
 
     fn run(

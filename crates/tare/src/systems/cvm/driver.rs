@@ -368,15 +368,27 @@ impl CvmnetFigures {
     }
 }
 
+/// Bytes per second of a trial that ends by an amount: about what two processors of today do, and
+/// fewer than any does that is not stuck.
+const AMOUNT_RATE: f64 = 1e9;
+const AMOUNT_RATE_MIN: f64 = 5e7;
+
 /// The expected time of a measurement: to seal ahead takes about as long as to open.
 pub(super) fn expected(parameters: &CvmnetParameters) -> Duration {
+    if parameters.until == Until::Amount {
+        return Duration::from_secs_f64(parameters.amount() as f64 / AMOUNT_RATE);
+    }
     let sealing = if parameters.is_ahead() { 1.0 } else { 0.0 };
     parameters.duration.mul_f64(1.0 + WARM_UP + sealing)
 }
 
 /// The longest time of a measurement.
-pub(super) fn longest(duration: Duration) -> Duration {
-    duration.mul_f64(1.0 + WARM_UP) + HANDSHAKES + SEALING + STANDSTILL
+pub(super) fn longest(parameters: &CvmnetParameters) -> Duration {
+    let measured = match parameters.until {
+        Until::Duration => parameters.duration,
+        Until::Amount => Duration::from_secs_f64(parameters.amount() as f64 / AMOUNT_RATE_MIN),
+    };
+    measured.mul_f64(1.0 + WARM_UP) + HANDSHAKES + SEALING + STANDSTILL
 }
 
 /// The driver `cvmnet`.
@@ -402,7 +414,7 @@ impl Workload for Cvmnet {
     }
 
     fn longest(parameters: &CvmnetParameters) -> Duration {
-        longest(parameters.duration)
+        longest(parameters)
     }
 
     fn run(parameters: CvmnetParameters, agent: &mut Agent) -> Result<CvmnetFigures, TrialError> {
@@ -461,5 +473,20 @@ mod tests {
         let setup = CvmnetParameters::read(&given).unwrap().setup(false);
         assert_eq!(setup.variant, tare_cvmnet::variant::PRPR);
         assert_eq!(setup.exits, Exits::Rif);
+    }
+    #[test]
+    fn a_trial_by_amount_has_time_for_all_of_it() {
+        let by_amount = |amount: &str| {
+            let given = Parameters::from([
+                ("until".into(), "amount".into()),
+                ("amount".into(), amount.into()),
+            ]);
+            let parameters = CvmnetParameters::read(&given).unwrap();
+            (expected(&parameters), longest(&parameters))
+        };
+        let (expected, longest) = by_amount("32 GiB");
+        assert!((20..60).contains(&expected.as_secs()), "{expected:?}");
+        assert!(longest > 10 * expected, "{longest:?}");
+        assert!(by_amount("64 MiB").1 < Duration::from_secs(60));
     }
 }
