@@ -2,8 +2,9 @@
 //!
 //! Challenges are not authentic, so the first one is not believed alone: several are answered, and
 //! an authentic agreement to one of the proposals decides. A challenge with a [mark](super::mark)
-//! comes from the peer and ends the search. Of those without one, the first is answered, and then
-//! those that [`sightings`](super::sightings) takes for the peer's.
+//! answers one of the last knocks, so it comes from the peer and ends the search. Of those without
+//! one, the first is answered, and then those that [`sightings`](super::sightings) takes for the
+//! peer's.
 
 use std::collections::VecDeque;
 

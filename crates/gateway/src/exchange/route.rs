@@ -1,20 +1,22 @@
 //! One route: its SAs, its part as responder, and its negotiations as initiator.
 
+mod initiator;
+
 use std::time::Duration;
 
 use tare_sim::{Instant, TokenBucket};
 
-use super::candidates::{Candidate, Candidates, Wanted};
 use super::counters::DropReason;
 use super::gate::Gate;
-use super::handshake::{aead_name, Answer, KeyPair, Proposed, Terms};
+use super::handshake::{aead_name, Answer, KeyPair, Terms};
 use super::limits::{within, Limits};
-use super::mark::Marker;
+use super::mark::{Context, Marker, Number};
 use super::message::{Body, Message, Noise, Nonce, VERSION};
 use super::sas::{Pair, Sas};
 use super::shared::Shared;
-use super::sightings::{window, Search};
+use super::sightings::window;
 use super::{Event, Negotiation, RouteKeys, SaKeys};
+use initiator::Initiator;
 
 pub(crate) struct Route {
     pub(crate) keys: RouteKeys,
@@ -31,7 +33,7 @@ pub(crate) struct Route {
     answered: Option<Answered>,
     marked: Limits,
     unmarked: Limits,
-    /// Unmarked challenges and agreements that were not expected; a few are normal.
+    /// Challenges and agreements that were not expected; a few are normal.
     strays: TokenBucket,
     /// The time at which there were last too many of them.
     flooded: Option<Instant>,
@@ -52,6 +54,8 @@ pub(crate) struct Route {
 }
 
 struct Answered {
+    /// The nonce that the proposal contained.
+    nonce: Nonce,
     proposal: Noise,
     agreement: Noise,
     until: Instant,
@@ -61,17 +65,6 @@ enum Phase {
     Idle,
     Waiting,
     Negotiating(Box<Initiator>),
-}
-
-/// A negotiation that this side has begun.
-struct Initiator {
-    begun: Instant,
-    deadline: Instant,
-    resend: Instant,
-    /// Until when it counts as fresh, if it still does.
-    fresh: Option<Instant>,
-    candidates: Candidates,
-    search: Search,
 }
 
 impl Route {
@@ -116,9 +109,8 @@ impl Route {
         shared: &mut Shared,
         events: &mut Vec<Event>,
     ) -> Result<(), DropReason> {
-        let is_marked = self.marker.is_on(bytes);
         match body {
-            Body::Knock => self.knocked(now, is_marked, shared, events),
+            Body::Knock => self.knocked(now, bytes, shared, events),
             Body::Challenge {
                 version,
                 aead,
@@ -130,11 +122,18 @@ impl Route {
                 if *aead != aead_name(self.keys.aead) {
                     return Err(DropReason::Aead);
                 }
-                self.challenged(now, is_marked, nonce, shared, events)
+                self.challenged(now, bytes, nonce, shared, events)
             }
-            Body::Proposal(proposal) => self.proposed(now, is_marked, proposal, shared, events),
-            Body::Agreement(agreement) => self.agreed(now, is_marked, agreement, shared, events),
+            Body::Proposal(proposal) => self.proposed(now, bytes, proposal, shared, events),
+            Body::Agreement(agreement) => self.agreed(now, bytes, agreement, shared, events),
         }
+    }
+
+    /// Returns true if a message of the peer has the mark of the one that answers this.
+    fn is_marked(&self, bytes: &[u8], answers: &[u8]) -> bool {
+        let (from, to) = (self.keys.remote, self.keys.local);
+        let context = Context { from, to, answers };
+        self.marker.is_on(bytes, context)
     }
 
     fn limits(&mut self, is_marked: bool) -> &mut Limits {
@@ -153,12 +152,19 @@ impl Route {
     fn knocked(
         &mut self,
         now: Instant,
-        is_marked: bool,
+        bytes: &[u8],
         shared: &mut Shared,
         events: &mut Vec<Event>,
     ) -> Result<(), DropReason> {
-        within(&mut self.limits(is_marked).answers, now)?;
-        if is_marked {
+        let (local, remote) = (self.keys.local, self.keys.remote);
+        let number = self.marker.number_of(bytes, remote, local);
+        // The peer's own have different numbers; those that were recorded are not to use up what
+        // these need.
+        if number.is_some_and(|number| !shared.is_new_knock(now, self.keys.route, number)) {
+            return Err(DropReason::Rate);
+        }
+        within(&mut self.limits(number.is_some()).answers, now)?;
+        if number.is_some() {
             self.sas.unsettled(now, shared);
         } else {
             within(&mut shared.source(self.keys.remote).answers, now)?;
@@ -170,81 +176,14 @@ impl Route {
             aead: &aead,
             nonce: &self.nonce,
         };
-        events.push(self.send(challenge, shared));
+        let answers = number.as_ref().map_or(&[][..], |number| number);
+        events.push(self.send(challenge, answers, shared));
         Ok(())
     }
 
-    /// As initiator: answers a challenge with a proposal, if it may be the peer's.
-    fn challenged(
-        &mut self,
-        now: Instant,
-        is_marked: bool,
-        nonce: &Nonce,
-        shared: &mut Shared,
-        events: &mut Vec<Event>,
-    ) -> Result<(), DropReason> {
-        // A peer that makes marks is expected to go on, unless it stopped answering.
-        let is_credible = is_marked || !self.peer_marks || self.failures > 0;
-        let (Phase::Negotiating(own), Some(spi)) = (&mut self.phase, self.spi) else {
-            return Err(self.stray(now, is_marked));
-        };
-        let wanted = match is_credible {
-            true => own.candidates.wants(nonce, is_marked),
-            false => Wanted::No,
-        };
-        let name = shared.name_of(self.keys.route, nonce);
-        let mut followed = None;
-        if wanted == Wanted::IfItFollowsKnocks {
-            let ttl = shared.timers.negotiation_ttl;
-            followed = shared.sightings().see(now, name, &own.search, ttl);
-        }
-        if wanted != Wanted::Yes && followed.is_none() {
-            return Err(self.stray(now, is_marked));
-        }
-        let limits = match is_marked {
-            true => &mut self.marked,
-            false => &mut self.unmarked,
-        };
-        within(&mut limits.challenges, now)
-            .inspect_err(|_| followed.into_iter().for_each(|n| own.search.crowded(n)))?;
-        if !is_marked {
-            within(&mut shared.source(self.keys.remote).handshakes, now)?;
-        }
-        let terms = Terms {
-            spi: self.keys.spi,
-            initiator: self.keys.local,
-            responder: self.keys.remote,
-            aead: self.keys.aead,
-            nonce,
-            psk: &self.keys.psk,
-        };
-        let (mask, ephemeral) = (shared.seed(), shared.seed());
-        let proposed = Proposed::new(&terms, spi, mask, ephemeral, &mut shared.counters)?;
-        let ttl = shared.timers.negotiation_ttl;
-        if is_marked || own.candidates.is_empty() {
-            own.deadline = now + ttl;
-            own.resend = now + ttl / 20;
-            own.fresh = own.fresh.map(|_| own.deadline);
-        }
-        let proposal = proposed.proposal;
-        if followed.is_some() {
-            shared.sightings().answered(name);
-        }
-        own.candidates.add(Candidate {
-            nonce: *nonce,
-            is_marked,
-            proposed: Box::new(proposed),
-            since: now,
-        });
-        shared.counters.challenges += 1;
-        self.offered = true;
-        events.push(self.send(Body::Proposal(&proposal), shared));
-        Ok(())
-    }
-
-    /// Counts an unmarked message that was not expected.
-    fn stray(&mut self, now: Instant, is_marked: bool) -> DropReason {
-        if !is_marked && !self.strays.take(now) {
+    /// Counts a message that was not expected.
+    fn stray(&mut self, now: Instant) -> DropReason {
+        if !self.strays.take(now) {
             self.flooded = Some(now);
         }
         DropReason::Unexpected
@@ -254,7 +193,7 @@ impl Route {
     fn proposed(
         &mut self,
         now: Instant,
-        is_marked: bool,
+        bytes: &[u8],
         proposal: &Noise,
         shared: &mut Shared,
         events: &mut Vec<Event>,
@@ -264,13 +203,15 @@ impl Route {
         if let Some(answered) = &self.answered {
             if answered.proposal == *proposal && now < answered.until {
                 let agreement = answered.agreement;
+                let is_marked = self.is_marked(bytes, &answered.nonce);
                 within(&mut self.limits(is_marked).answers, now)?;
                 shared.counters.repeats += 1;
                 self.sas.unsettled(now, shared);
-                events.push(self.send(Body::Agreement(&agreement), shared));
+                events.push(self.send(Body::Agreement(&agreement), proposal, shared));
                 return Ok(());
             }
         }
+        let is_marked = self.is_marked(bytes, &self.nonce);
         let terms = Terms {
             spi: self.keys.spi,
             initiator: self.keys.remote,
@@ -301,6 +242,7 @@ impl Route {
             })?;
         // The limit is on proposals that fail, and on nothing that the peer itself sends.
         limits.proposals.give_back();
+        let nonce = self.nonce;
         self.set_nonce(shared);
         shared.counters.proposals += 1;
         let KeyPair {
@@ -321,73 +263,14 @@ impl Route {
             since: now,
         };
         self.sas.add(now, self.keys.route, pair, shared, events);
-        events.push(self.send(Body::Agreement(&agreement), shared));
+        events.push(self.send(Body::Agreement(&agreement), proposal, shared));
         self.answered = Some(Answered {
+            nonce,
             proposal: *proposal,
             agreement,
             until: now + shared.timers.negotiation_ttl * 2,
         });
         (self.failures, self.peer_marks) = (0, is_marked);
-        Ok(())
-    }
-
-    /// As initiator: takes the agreement, from which the pair of SAs follows. One that is not
-    /// authentic changes nothing, so a forged one does not end the negotiation.
-    fn agreed(
-        &mut self,
-        now: Instant,
-        is_marked: bool,
-        agreement: &Noise,
-        shared: &mut Shared,
-        events: &mut Vec<Event>,
-    ) -> Result<(), DropReason> {
-        let (Phase::Negotiating(own), Some(inbound)) = (&mut self.phase, self.spi) else {
-            return Err(self.stray(now, is_marked));
-        };
-        if own.candidates.is_empty() {
-            return Err(self.stray(now, is_marked));
-        }
-        let limits = match is_marked {
-            true => &mut self.marked,
-            false => &mut self.unmarked,
-        };
-        within(&mut limits.agreements, now)?;
-        if !is_marked {
-            within(&mut shared.source(self.keys.remote).handshakes, now)?;
-        }
-        let mut accepted = Err(DropReason::Unexpected);
-        for candidate in own.candidates.iter_mut() {
-            let outcome = candidate.proposed.accept(agreement, &mut shared.counters);
-            accepted = outcome.map(|agreed| (agreed, candidate.since));
-            if accepted.is_ok() {
-                break;
-            }
-        }
-        let ((outbound, keys), since) = accepted?;
-        limits.agreements.give_back();
-        shared.counters.agreements += 1;
-        shared.took.record_duration(now.since(own.begun));
-        let KeyPair {
-            initiator,
-            responder,
-        } = keys;
-        let pair = Pair {
-            inbound: SaKeys {
-                spi: inbound,
-                key: initiator,
-            },
-            outbound: SaKeys {
-                spi: outbound,
-                key: responder,
-            },
-            confirmed: true,
-            doubt: self.failures > 0,
-            since,
-        };
-        self.stop(shared);
-        (self.spi, self.offered) = (None, false);
-        (self.failures, self.peer_marks) = (0, is_marked);
-        self.sas.add(now, self.keys.route, pair, shared, events);
         Ok(())
     }
 
@@ -452,69 +335,24 @@ impl Route {
                     false => ttl / 10,
                 };
             let is_knock = own.candidates.is_empty() || is_contested;
+            let number = self.marker.number(now, shared.counters.sent);
             if is_knock {
                 own.search.knocked(now);
+                own.knocks(number);
             }
-            let proposals: Vec<Noise> = own
+            let proposals: Vec<(Nonce, Noise)> = own
                 .candidates
                 .iter()
                 .filter(|candidate| now.since(candidate.since) >= ttl / 20)
-                .map(|candidate| candidate.proposed.proposal)
+                .map(|candidate| (candidate.nonce, candidate.proposed.proposal))
                 .collect();
             if is_knock {
-                events.push(self.send(Body::Knock, shared));
+                events.push(self.knock(number, shared));
             }
-            for proposal in &proposals {
-                events.push(self.send(Body::Proposal(proposal), shared));
+            for (nonce, proposal) in &proposals {
+                events.push(self.send(Body::Proposal(proposal), nonce, shared));
             }
         }
-    }
-
-    /// Returns until when a negotiation is left to the peer, if it is.
-    ///
-    /// A flood of agreements can hide the one of a peer that makes no marks, which has SAs then
-    /// that this side does not have. Where the peer begins, nothing depends on messages that take a
-    /// Diffie-Hellman operation to check. So it gets a quarter of the life of an SA to do so.
-    fn leave_to_peer(&self, now: Instant, shared: &Shared) -> Option<Instant> {
-        let (due, second) = (self.sas.rekey(), Duration::from_secs(1));
-        // An SA is missing, or the peer has one that this side does not have.
-        if due == Instant::ZERO || self.offered {
-            return None;
-        }
-        let is_flooded = self.flooded.is_some_and(|at| now.since(at) < second);
-        let limit = due + shared.timers.sa_ttl / 4;
-        (is_flooded && !self.peer_marks && now < limit).then(|| limit.min(now + second))
-    }
-
-    /// Begins the negotiation that waited for its turn.
-    pub(crate) fn begin(&mut self, now: Instant, shared: &mut Shared, events: &mut Vec<Event>) {
-        if !matches!(self.phase, Phase::Waiting) {
-            return;
-        }
-        self.phase = Phase::Idle;
-        if !self.offered && self.sas.rekey() > now {
-            return;
-        }
-        if self.spi.is_none() {
-            self.spi = Some(shared.take_spi(self.keys.route));
-        }
-        let ttl = shared.timers.negotiation_ttl;
-        self.phase = Phase::Negotiating(Box::new(Initiator {
-            begun: now,
-            deadline: now + ttl,
-            // A peer that seems to be gone is not asked more often than Vita would.
-            resend: if self.failures < 3 || self.hears(now, shared) {
-                now + ttl / 20
-            } else {
-                Instant::NEVER
-            },
-            fresh: Some(now + ttl / 5),
-            candidates: Candidates::default(),
-            search: Search::new(now),
-        }));
-        shared.fresh += 1;
-        shared.counters.negotiations += 1;
-        events.push(self.send(Body::Knock, shared));
     }
 
     fn failed(&mut self, now: Instant, shared: &mut Shared, events: &mut Vec<Event>) {
@@ -600,11 +438,31 @@ impl Route {
         self.sas.clear(self.keys.route, shared, events);
     }
 
-    fn send(&self, body: Body<'_>, shared: &mut Shared) -> Event {
+    fn knock(&self, number: Number, shared: &mut Shared) -> Event {
+        self.send_with(Body::Knock, shared, |message| {
+            let (from, to) = (self.keys.local, self.keys.remote);
+            self.marker.write_knock(message, from, to, number);
+        })
+    }
+
+    /// Makes a message that answers the peer's.
+    fn send(&self, body: Body<'_>, answers: &[u8], shared: &mut Shared) -> Event {
+        self.send_with(body, shared, |message| {
+            let (from, to) = (self.keys.local, self.keys.remote);
+            self.marker.write(message, Context { from, to, answers });
+        })
+    }
+
+    fn send_with(
+        &self,
+        body: Body<'_>,
+        shared: &mut Shared,
+        mark: impl FnOnce(&mut [u8]),
+    ) -> Event {
         shared.counters.sent += 1;
         let spi = self.keys.spi;
         let mut message = Message { spi, body }.emit();
-        self.marker.write(&mut message);
+        mark(&mut message);
         Event::Send {
             route: self.keys.route,
             from: self.keys.local,

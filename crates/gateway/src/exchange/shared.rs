@@ -5,6 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use tare_sim::Instant;
 use zeroize::Zeroizing;
 
 use crate::clock::MonotonicClock;
@@ -14,6 +15,7 @@ use tare_histogram::Histogram;
 use super::counters::Counters;
 use super::handshake::Seed;
 use super::limits::{Source, SOURCES};
+use super::mark::Number;
 use super::message::Nonce;
 use super::sightings::Sightings;
 use super::{Event, Timers};
@@ -45,7 +47,12 @@ pub(crate) struct Shared {
     sources: Box<[Source; SOURCES]>,
     /// Made when they are first needed, and kept: of one size, whatever comes.
     sightings: Option<Sightings>,
+    /// The last knocks with numbers, by their hashes, and the times at which they came; likewise.
+    knocks: Option<Box<[Option<(u64, Instant)>]>>,
 }
+
+/// Places for knocks.
+const KNOCKS: usize = 1 << 13;
 
 impl Shared {
     pub(crate) fn new(
@@ -68,12 +75,27 @@ impl Shared {
             hasher: RandomState::new(),
             sources: Box::new([Source::NEW; SOURCES]),
             sightings: None,
+            knocks: None,
         }
     }
 
     /// Returns the limits of a source.
     pub(crate) fn source(&mut self, address: IpAddr) -> &mut Source {
         &mut self.sources[self.hasher.hash_one(address) as usize % SOURCES]
+    }
+
+    /// Notes a knock with this number; returns false if it came within the last second before.
+    pub(crate) fn is_new_knock(&mut self, now: Instant, route: usize, number: Number) -> bool {
+        let name = self.hasher.hash_one((route, number));
+        let knocks = self.knocks.get_or_insert_with(|| vec![None; KNOCKS].into());
+        let place = &mut knocks[name as usize % KNOCKS];
+        let is_recent =
+            |last: &(u64, Instant)| last.0 == name && now.since(last.1) < Duration::from_secs(1);
+        if place.as_ref().is_some_and(is_recent) {
+            return false;
+        }
+        *place = Some((name, now));
+        true
     }
 
     pub(crate) fn sightings(&mut self) -> &mut Sightings {

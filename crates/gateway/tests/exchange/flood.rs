@@ -308,6 +308,91 @@ fn the_peer_s_challenge_is_found_among_repeated_ones() {
     assert!(late.len() <= 4, "{late:#?}");
 }
 
+/// The messages of so many negotiations of two gateways with the preshared key of the route, with
+/// the address of the one that sent each.
+fn recorded(negotiations: u64) -> Vec<(IpAddr, Vec<u8>)> {
+    let mut recorded = Vec::new();
+    for n in 0..negotiations {
+        let mut ends = [
+            Gateway::single(A, B, 1 << 32 | n),
+            Gateway::single(B, A, 1 << 33 | n),
+        ];
+        let now = Instant::ZERO + Duration::from_secs(1);
+        ends[0].tick(now);
+        while let Some(from) = ends.iter().position(|end| !end.sent.is_empty()) {
+            for message in ends[from].take() {
+                let address = ends[from].address;
+                ends[1 - from].receive(now, address, &message);
+                recorded.push((address, message));
+            }
+        }
+        assert!(crate::pair::carries(&ends[0], &ends[1], 0));
+    }
+    recorded
+}
+
+/// Sends recorded messages to both ends, in turn, as if each came from its peer: in their own
+/// direction or back to where they came from.
+fn replay(route: &mut Route, messages: &[Vec<u8>], per_ms: usize, until: Instant) {
+    let Peer::Tare(peer) = route.peer else {
+        panic!("a recording is of a Tare");
+    };
+    let mut next = 0;
+    let mut now = route.testbed.now();
+    while now < until {
+        for (end, from) in [(route.gateway, B), (peer, A)] {
+            route.testbed.act(end, |end, now, out| {
+                for n in 0..per_ms {
+                    let message = &messages[(next + n) % messages.len()];
+                    end.receive(now, from, message);
+                }
+                end.send_all(out);
+            });
+        }
+        next += per_ms;
+        now += Duration::from_millis(1);
+        route.testbed.run_until(now);
+    }
+}
+
+/// An attacker that has recorded negotiations of the past, and reads nothing now, changes as little
+/// as one that has not.
+#[test]
+fn recorded_messages_cost_no_packet() {
+    let mut bad = Vec::new();
+    // Types, and messages per millisecond to each end.
+    for (kinds, per_ms) in [
+        (&[12][..], 1),
+        (&[12], 10),
+        (&[13], 10),
+        (&[14], 10),
+        (&[11, 12, 13, 14], 20),
+    ] {
+        for negotiations in [1, 40] {
+            let is_kind = |(_, message): &(IpAddr, Vec<u8>)| kinds.contains(&message[4]);
+            let messages = recorded(negotiations).into_iter().filter(is_kind);
+            let messages: Vec<_> = messages.map(|(_, message)| message).collect();
+            let mut route = Route::new(false, 1, negotiations);
+            route.run_for(5.0);
+            let lost = route.lost_in(|route| {
+                let until = route.testbed.now() + Duration::from_secs(13);
+                replay(route, &messages, per_ms, until);
+            });
+            let after = route.lost_in(|route| route.run_for(30.0));
+            let c = route.testbed.node(route.gateway).exchange.counters();
+            if lost != [0, 0] || after != [0, 0] {
+                bad.push(format!(
+                    "types {kinds:?} of {negotiations}, {per_ms}/ms: {lost:?}, later {after:?}: {c:?}"
+                ));
+            }
+            // What was recorded is not worth a handshake, but for challenges: two each.
+            let most = 4 * (c.negotiations + c.proposals) + 2 * 50 * 13;
+            assert!(c.diffie_hellman < most, "{c:?}");
+        }
+    }
+    assert!(bad.is_empty(), "packets lost: {bad:#?}");
+}
+
 /// An attacker that uses many routes of one peer gets as many answers as for a few, and another
 /// peer gets its own.
 #[test]

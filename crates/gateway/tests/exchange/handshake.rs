@@ -105,8 +105,17 @@ fn messages_and_keys_are_those_of_the_description() {
             unmarked(&agreement),
             message(spi, 14, &[&public(&[0x22; 32]), &sealed])
         );
-        for message in [&knock, &challenge, &proposal, &agreement] {
-            assert_eq!(message[5..8], mark(&psk, message));
+        // Half of a knock's mark is its number.
+        let number = (u16::from_be_bytes([knock[5], knock[6]]) >> 4).to_be_bytes();
+        let answers: [&[u8]; 4] = [&number, &number, &nonce, &proposal[8..]];
+        let messages = [&knock, &challenge, &proposal, &agreement];
+        for (n, message) in messages.into_iter().enumerate() {
+            let (from, to) = (addresses[n % 2], addresses[1 - n % 2]);
+            let mark = mark(&psk, message, from, to, answers[n]);
+            match n {
+                0 => assert_eq!((knock[6] & 15, knock[7]), (mark[0] >> 4, mark[1])),
+                _ => assert_eq!(message[5..8], mark),
+            }
         }
 
         a.receive(now, B, &agreement);

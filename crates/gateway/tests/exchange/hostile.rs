@@ -439,3 +439,47 @@ proptest! {
         prop_assert!(a.outbound.is_empty() && b.outbound.is_empty());
     }
 }
+
+/// A forged agreement costs a Diffie-Hellman operation for each challenge that was answered, so it
+/// counts as so many.
+#[test]
+fn a_forged_agreement_counts_for_each_challenge_that_it_may_answer() {
+    let routes = 0..5;
+    let keys = routes.clone().map(|n| route(n, A, B)).collect();
+    let mut a = Gateway::new(A, settings(keys), 1);
+    let mut aead = b"aes-gcm-16-icv".to_vec();
+    aead.resize(32, 0);
+    let version = [0, 0, 0, 5];
+    let step = std::time::Duration::from_millis(10);
+    let mut now = seconds(1.0);
+    let mut knocked = Vec::new();
+    // Eight challenges come equally late after each knock.
+    for _ in 0..300 {
+        now += step;
+        for spi in std::mem::take(&mut knocked) {
+            for nonce in 0..8 {
+                a.receive(now, B, &message(spi, 12, &[&version, &aead, &[nonce; 32]]));
+            }
+        }
+        a.tick(now);
+        let messages = a.take();
+        let knocks = messages.iter().filter(|message| message[4] == 11);
+        knocked = knocks
+            .map(|message| u32::from_be_bytes(message[..4].try_into().unwrap()))
+            .collect();
+    }
+    let before = a.exchange.counters();
+    assert_eq!(before.challenges, 5 * 8, "{before:?}");
+    for n in 0..1000u32 {
+        now += step / 10;
+        for route in routes.clone() {
+            let mut agreement = message(1001 + route as u32, 14, &[&[1; 80]]);
+            agreement[20..24].copy_from_slice(&n.to_be_bytes());
+            a.receive(now, B, &agreement);
+        }
+    }
+    let after = a.exchange.counters();
+    assert_eq!(after.negotiations, before.negotiations, "all of them go on");
+    let operations = after.diffie_hellman - before.diffie_hellman;
+    assert!((1500..=2010).contains(&operations), "{operations}");
+}

@@ -150,16 +150,24 @@ pub(crate) fn prologue(
     bytes
 }
 
-/// The mark that a message of ours carries: BLAKE2s, keyed with a key that is made of the preshared
-/// key.
-pub(crate) fn mark(psk: &[u8; 32], message: &[u8]) -> [u8; 3] {
+/// The mark that a message of ours between IPv4 addresses carries: BLAKE2s, keyed with a key that
+/// is made of the preshared key, of the message, its direction, and what it answers.
+pub(crate) fn mark(
+    psk: &[u8; 32],
+    message: &[u8],
+    from: [u8; 4],
+    to: [u8; 4],
+    answers: &[u8],
+) -> [u8; 3] {
     let keyed = |key: &[u8], parts: &[&[u8]]| -> Vec<u8> {
         let mut mac = <Blake2sMac256 as KeyInit>::new_from_slice(key).unwrap();
         parts.iter().for_each(|part| Mac::update(&mut mac, part));
         mac.finalize().into_bytes().to_vec()
     };
     let key = keyed(psk, &[b"tare: marks of messages"]);
-    let mac = keyed(&key, &[&message[..5], &message[8..]]);
+    let mapped = [&[0; 10][..], &[0xff; 2]].concat();
+    let direction = [&mapped[..], &from, &mapped, &to].concat();
+    let mac = keyed(&key, &[&message[..5], &message[8..], &direction, answers]);
     mac[..3].try_into().unwrap()
 }
 
