@@ -49,7 +49,7 @@ impl Marker {
     /// Returns the number of a knock that is sent at this time, after so many other messages; who
     /// does not have the key cannot foresee it.
     pub(crate) fn number(&self, now: Instant, sent: u64) -> Number {
-        let [time, sent] = [now.as_nanos() as u64, sent].map(u64::to_be_bytes);
+        let [time, sent] = [now.as_nanos(), sent].map(u64::to_be_bytes);
         let mac = keyed(&self.0, &[b"number of a knock", &time, &sent]);
         let drawn = mac
             .first_chunk()

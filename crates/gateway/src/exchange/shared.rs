@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     /// Made when they are first needed, and kept: of one size, whatever comes.
     sightings: Option<Sightings>,
     /// The last knocks with numbers, by their hashes, and the times at which they came; likewise.
-    knocks: Option<Box<[Option<(u64, Instant)>]>>,
+    knocks: Vec<Option<(u64, Instant)>>,
 }
 
 /// Places for knocks.
@@ -75,7 +75,7 @@ impl Shared {
             hasher: RandomState::new(),
             sources: Box::new([Source::NEW; SOURCES]),
             sightings: None,
-            knocks: None,
+            knocks: Vec::new(),
         }
     }
 
@@ -87,8 +87,8 @@ impl Shared {
     /// Notes a knock with this number; returns false if it came within the last second before.
     pub(crate) fn is_new_knock(&mut self, now: Instant, route: usize, number: Number) -> bool {
         let name = self.hasher.hash_one((route, number));
-        let knocks = self.knocks.get_or_insert_with(|| vec![None; KNOCKS].into());
-        let place = &mut knocks[name as usize % KNOCKS];
+        self.knocks.resize(KNOCKS, None);
+        let place = &mut self.knocks[name as usize % KNOCKS];
         let is_recent =
             |last: &(u64, Instant)| last.0 == name && now.since(last.1) < Duration::from_secs(1);
         if place.as_ref().is_some_and(is_recent) {
