@@ -200,12 +200,12 @@ fn exchange_within(spaces: &Namespaces, variant: Variant, amount: u64, seed: u64
     // The kernel does what the guest leaves to its device, or there is a port without offloads.
     let network: Box<dyn Frames> = if variant.has_large_frames() {
         let tap = VnetTap::open(TAP, variant.merging == Merging::Device).unwrap();
-        tap.interface().set_ip4(address, 24).unwrap();
+        tap.interface().add_address(address.into(), 24).unwrap();
         Box::new(TapFrames::new(tap))
     } else {
         let pool = Pool::new(1024, HEADROOM + 64 + 14 + 1500, Layout::Spread).unwrap();
         let port = TapPort::open(TAP, &pool).unwrap();
-        port.interface().set_ip4(address, 24).unwrap();
+        port.interface().add_address(address.into(), 24).unwrap();
         Box::new(PortFrames::new(port, pool))
     };
     let region = Region::create(&variant.config(1)).unwrap();

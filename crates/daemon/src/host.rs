@@ -20,8 +20,8 @@ use crate::watch::{stalled, FileContent, FileWatch};
 const PULSE: Duration = Duration::from_millis(100);
 /// The interval at which the configuration file is looked at.
 const FILE_INTERVAL: Duration = Duration::from_secs(1);
-/// Requests for a report that may wait.
-const ASKS_MAX: usize = 4;
+/// Requests for a report that may wait: as many as there are clients.
+const ASKS_MAX: usize = 128;
 
 /// A configuration that was read and not run: the result of `--check`.
 #[derive(Clone, Debug)]

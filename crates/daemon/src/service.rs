@@ -1,8 +1,8 @@
 //! The endpoints at which a daemon reports its status: Prometheus over HTTP, and JSON over a Unix
 //! socket.
 //!
-//! One thread serves one client at a time, with short timeouts and small requests; the daemon
-//! itself never waits for it.
+//! Each client has a thread of its own, with short timeouts and small requests; there are at most
+//! [`CLIENTS_MAX`] at each endpoint. The daemon itself never waits for them.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -24,6 +24,8 @@ use crate::client::DIRECTORY;
 
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 4096;
+/// Clients at a time of each endpoint; others are closed at once.
+const CLIENTS_MAX: usize = 64;
 /// The timeout of a request, and of its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -173,6 +175,7 @@ pub fn bind_socket(path: &Path) -> io::Result<UnixListener> {
 }
 
 fn serve<R: Report>(listeners: &[Listener], stop: &OwnedFd, asker: &Asker<R>) {
+    let clients: Vec<Arc<()>> = listeners.iter().map(|_| Arc::default()).collect();
     loop {
         let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
         fds.extend(listeners.iter().map(|listener| match listener {
@@ -184,27 +187,41 @@ fn serve<R: Report>(listeners: &[Listener], stop: &OwnedFd, asker: &Asker<R>) {
         if ready.first() == Some(&true) {
             return;
         }
-        for (listener, _) in listeners
-            .iter()
-            .zip(&ready[1..])
-            .filter(|(_, ready)| **ready)
-        {
-            let answered = match listener {
-                Listener::Metrics(listener) => listener
-                    .accept()
-                    .and_then(|(stream, _)| metrics(stream, asker)),
-                Listener::Status(listener) => listener
-                    .accept()
-                    .and_then(|(stream, _)| status(&stream, asker)),
+        let ready = listeners.iter().zip(&clients).zip(&ready[1..]);
+        for ((listener, clients), _) in ready.filter(|(_, ready)| **ready) {
+            let answer: io::Result<Answer<R>> = match listener {
+                Listener::Metrics(listener) => listener.accept().map(|(stream, _)| {
+                    Box::new(move |asker: &Asker<R>| metrics(stream, asker)) as Answer<R>
+                }),
+                Listener::Status(listener) => listener.accept().map(|(stream, _)| {
+                    Box::new(move |asker: &Asker<R>| status(&stream, asker)) as Answer<R>
+                }),
             };
-            // The client went away, or there are no descriptors left: without a pause the latter
-            // would be a busy loop.
-            if answered.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
+            let begun = answer.and_then(|answer| {
+                if Arc::strong_count(clients) > CLIENTS_MAX {
+                    return Ok(());
+                }
+                let (client, asker) = (Arc::clone(clients), asker.clone());
+                let thread = std::thread::Builder::new().name("tare-client".into());
+                thread
+                    .spawn(move || {
+                        // A client that went away has no answer.
+                        let _ = answer(&asker);
+                        drop(client);
+                    })
+                    .map(drop)
+            });
+            // There may be no descriptors or threads left: without a pause that would be a busy
+            // loop.
+            if begun.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
 }
+
+/// The answer to a client that has come.
+type Answer<R> = Box<dyn FnOnce(&Asker<R>) -> io::Result<()> + Send>;
 
 fn status<R: Report>(mut stream: &UnixStream, asker: &Asker<R>) -> io::Result<()> {
     stream.set_nonblocking(false)?;

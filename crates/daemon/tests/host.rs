@@ -133,7 +133,9 @@ fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
     assert_eq!(status.counters.refused.get(Why::Two), 1);
 
     // Never finished, too long, no HTTP, another method, another path.
-    let silent = TcpStream::connect(metrics).unwrap();
+    let silent: Vec<_> = (0..50)
+        .map(|_| TcpStream::connect(metrics).unwrap())
+        .collect();
     assert_eq!(request(metrics, &[b'A'; 100_000]), "");
     assert_eq!(
         request(metrics, &[0xff, 0xfe, b'\r', b'\n', b'\r', b'\n']),
@@ -147,7 +149,6 @@ fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
     assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
     let answer = request(metrics, b"GET /other HTTP/1.1\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
-    drop(silent);
 
     let answer = request(metrics, b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -155,8 +156,24 @@ fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
     assert!(answer.contains(sample), "{answer}");
     assert!(answer.contains("# HELP test_bytes Bytes seen\n# TYPE test_bytes counter\n"));
 
+    // Those that send nothing cost neither other clients nor the end of it their time: one that
+    // was waited for would have two seconds.
+    let silent = [
+        silent,
+        (0..50)
+            .map(|_| TcpStream::connect(metrics).unwrap())
+            .collect(),
+    ];
+    let begun = Instant::now();
+    tare_daemon::ask(&socket).unwrap();
     signals.stop();
     thread.join().unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    drop(silent);
     assert!(!socket.exists(), "a socket was left behind");
     assert!(TcpStream::connect(metrics).is_err());
 }

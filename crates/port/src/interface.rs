@@ -1,12 +1,13 @@
 //! Network interfaces: found by name or by PCI address.
 
+mod address;
 mod features;
 
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::mem;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
@@ -160,56 +161,24 @@ impl Interface {
         control(libc::SIOCSIFFLAGS as _, &mut request)
     }
 
-    /// Gives it an IPv4 address, with a route to the others of its prefix. Needs CAP_NET_ADMIN.
-    ///
-    /// # Errors
-    /// Without the right to, for an address that no interface may have, and where the interface is
-    /// gone.
-    pub fn set_ip4(&self, address: Ipv4Addr, prefix_len: u8) -> io::Result<()> {
-        let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len.min(32)));
-        let mask = Ipv4Addr::from_bits(mask.unwrap_or(0));
-        for (what, value) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, mask)] {
-            let socket_address = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: 0,
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from_ne_bytes(value.octets()),
-                },
-                sin_zero: [0; 8],
-            };
-            let mut request = self.request();
-            // SAFETY: both are plain bytes of the same length.
-            request.ifr_ifru.ifru_addr =
-                unsafe { mem::transmute::<libc::sockaddr_in, libc::sockaddr>(socket_address) };
-            control(what as _, &mut request)?;
-        }
-        Ok(())
-    }
-
-    /// Gives it an IPv6 address, with a route to the others of its prefix, without asking the link
-    /// whether another host has it (RFC 4862, 5.4). Needs CAP_NET_ADMIN.
+    /// Gives it an IP address beside those that it has, with a route to the others of its prefix,
+    /// without asking the link whether another host has it (RFC 4862, 5.4). Returns false if it has
+    /// that address with that prefix already. Needs CAP_NET_ADMIN.
     ///
     /// # Errors
     /// Without the right to, for an address that no interface may have, where the interface is
-    /// gone, and where the kernel has no IPv6.
-    pub fn set_ip6(&self, address: Ipv6Addr, prefix_len: u8) -> io::Result<()> {
-        // Where it cannot be written, the address can be used a second later.
-        let setting = format!("/proc/sys/net/ipv6/conf/{}/accept_dad", self.name);
-        let _ = fs::write(setting, "0");
-        let request = libc::in6_ifreq {
-            ifr6_addr: libc::in6_addr {
-                s6_addr: address.octets(),
-            },
-            ifr6_prefixlen: prefix_len.min(128).into(),
-            ifr6_ifindex: self.index as libc::c_int,
-        };
-        let socket: OwnedFd = new_socket(libc::AF_INET6, libc::SOCK_DGRAM, 0)?;
-        // SAFETY: this socket's SIOCSIFADDR reads an `in6_ifreq`, and writes nothing.
-        let set = check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &request) });
-        match set {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
-            set => set.map(drop),
-        }
+    /// gone, and where the kernel does not have that version of IP.
+    pub fn add_address(&self, address: IpAddr, prefix_len: u8) -> io::Result<bool> {
+        address::change(self.index, address::Change::Add, address, prefix_len)
+    }
+
+    /// Takes an IP address with this prefix from it. Returns false if it does not have it. Needs
+    /// CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// As [`Interface::add_address`].
+    pub fn remove_address(&self, address: IpAddr, prefix_len: u8) -> io::Result<bool> {
+        address::change(self.index, address::Change::Remove, address, prefix_len)
     }
 
     /// The number of its pairs of queues, at least one.

@@ -63,6 +63,17 @@ pub(crate) fn experiments() -> ArgValueCompleter {
     })
 }
 
+/// Completes one of these names.
+pub(crate) fn one_of(names: &'static [&'static str]) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |typed: &OsStr| {
+        let typed = typed.as_encoded_bytes();
+        let fitting = names
+            .iter()
+            .filter(|name| name.as_bytes().starts_with(typed));
+        fitting.map(CompletionCandidate::new).collect()
+    })
+}
+
 /// Completes the name of a driver.
 pub(crate) fn drivers() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {

@@ -69,12 +69,35 @@ fn usage(error: &clap::Error) -> ExitCode {
         .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
         .filter(|line| !line.is_empty())
         .collect();
-    let said = said.join(" ");
+    let said = in_words(&said.join(" "));
     terminal::say(&format!(
         "tare: {} (see --help)",
         said.strip_prefix("error: ").unwrap_or(&said)
     ));
     ExitCode::from(COULD_NOT_RUN)
+}
+
+/// Puts what the standard library says of a value that it cannot parse into words that tell what is
+/// expected.
+fn in_words(said: &str) -> String {
+    [
+        ("invalid digit found in string", "expected a whole number"),
+        (
+            "cannot parse integer from empty string",
+            "expected a whole number",
+        ),
+        (
+            "number too large to fit in target type",
+            "expected a smaller number",
+        ),
+        ("invalid float literal", "expected a number"),
+        (
+            "invalid socket address syntax",
+            "expected ADDRESS:PORT, such as 127.0.0.1:9303",
+        ),
+    ]
+    .iter()
+    .fold(said.to_string(), |said, (from, to)| said.replace(from, to))
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {

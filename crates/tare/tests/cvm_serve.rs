@@ -430,7 +430,7 @@ fn a_device_that_does_not_fit_is_told_for_what_it_is_and_root_is_a_hint_without(
         "-n",
         r#"ip tuntap add dev tun0 mode tun
 ip tuntap add dev single mode tap vnet_hdr
-serve sink --tap busy
+serve sink --tap busy --address 10.99.0.2/24
 try() { "$@" 2>&1; echo "status $?"; }
 try "$TARE" cvm serve sink --tap a-name-that-is-too-long
 try "$TARE" cvm serve sink --tap lo
@@ -516,4 +516,117 @@ stop"#,
     let log = log(folder.path());
     let warning = "warning: bifrost-unprotected is for comparison only";
     assert_eq!(log.matches(warning).count(), 1, "{log}");
+}
+
+#[test]
+fn a_device_keeps_its_addresses_and_loses_the_one_that_it_got() {
+    if !is_testable(&[]) {
+        return;
+    }
+    let folder = folder();
+    let printed = run(
+        folder.path(),
+        "-n",
+        r#"ip tuntap add old mode tap vnet_hdr
+ip addr add 192.168.98.1/24 dev old
+ip addr add 192.168.99.1/30 dev old
+ip link set old up
+show() { ip -o addr show dev old | grep -o 'inet [0-9./]*'; }
+serve sink --tap old --address 10.78.0.2/24
+show
+stop
+show
+ip addr add 10.78.0.1/24 dev old
+serve sink --tap old --address 10.78.0.2/24
+stop
+show"#,
+    );
+    let own = "inet 192.168.98.1/24\ninet 192.168.99.1/30\n";
+    let got = "inet 10.78.0.1/24\n";
+    // One that it had stays.
+    let expected = format!("{own}{got}host 0\n{own}host 0\n{own}{got}");
+    assert_eq!(printed, expected);
+}
+
+#[test]
+fn a_subnet_of_another_device_and_an_address_of_the_machine_are_refused() {
+    if !is_testable(&[]) {
+        return;
+    }
+    let folder = folder();
+    let printed = run(
+        folder.path(),
+        "-n",
+        r#"ip link add eth0 type veth peer name eth1
+ip link set eth1 up
+ip addr add 192.0.2.2/24 dev eth0
+ip link set eth0 up
+for address in 192.0.2.77/24 192.0.2.2/24; do
+    "$TARE" cvm serve sink --tap tare1 --address $address 2>&1
+    echo "status $?"
+done
+serve sink --tap tare0
+"$TARE" cvm serve sink --tap tare1 2>&1
+echo "status $?"
+stop"#,
+    );
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(
+        (lines[1], lines[3], lines[5]),
+        ("status 2", "status 2", "status 2")
+    );
+    assert!(
+        lines[0].contains("--address: found 192.0.2.77/24"),
+        "{printed}"
+    );
+    assert!(
+        lines[0].contains("eth0") && lines[0].contains("10.78.0.2/24"),
+        "{printed}"
+    );
+    assert!(
+        lines[2].contains("found 192.0.2.2, an address of this machine"),
+        "{printed}"
+    );
+    assert!(
+        lines[4].contains("10.77.0.2/24") && lines[4].contains("tare0"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_capture_that_cannot_be_written_ends_alone() {
+    if !is_testable(&["curl", "mount"]) {
+        return;
+    }
+    let folder = folder();
+    let printed = run(
+        folder.path(),
+        "-nm",
+        r#"mkdir full
+mount -t tmpfs -o size=1m tmpfs full
+serve http --dir files --pcap full/frames.pcap
+for n in 1 2; do
+    curl -sk -m 60 https://10.77.0.2/large | cmp - files/large && echo same
+done
+soon grep -q event=capture_ended host.log
+stop
+mkfifo unread
+"$TARE" cvm serve sink --pcap unread 2>&1
+echo "status $?"
+"$TARE" cvm serve sink --pcap both --key-log both 2>&1
+echo "status $?""#,
+    );
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines[..3], ["same", "same", "host 0"], "{printed}");
+    assert!(
+        lines[3].contains("--pcap: unread: nothing reads this FIFO"),
+        "{printed}"
+    );
+    assert!(
+        lines[5].contains("--key-log: found the file of --pcap"),
+        "{printed}"
+    );
+    assert_eq!((lines[4], lines[6]), ("status 2", "status 2"), "{printed}");
+    let told = log(folder.path()).matches("event=capture_ended").count();
+    assert_eq!(told, 1, "once");
 }

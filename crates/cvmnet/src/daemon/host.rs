@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tare_daemon::{Endpoints, Host, Level, Log, LogOptions, Record, Signals};
-use tare_port::VnetTap;
+use tare_port::{Interface, VnetTap};
 use tare_sim::Instant;
 
 use super::link::{dismiss, greet, pair, told, Doorbells};
@@ -76,7 +76,8 @@ pub fn run_host(
     let mut host = Host::without_config(options.log, options.signals.clone(), || {});
     let capture = options.capture.as_deref().map(Capture::create).transpose();
     let capture = capture.map_err(failed_capture(options))?;
-    let mut devices = devices(options, &region, &bells, &capture, host.log())?;
+    let (taps, _addresses) = network(options, host.log())?;
+    let mut devices = devices(options, &region, &bells, &capture, taps)?;
 
     let (ours, theirs) = pair().map_err(Error::Link)?;
     let mut guest = Running(launch(theirs).map_err(Error::Launch)?);
@@ -134,8 +135,14 @@ pub fn run_host(
                         ..Report::of_pairs(pairs.collect())
                     }
                 });
-                let flushed = capture.as_ref().map_or(Ok(()), Capture::flush);
-                flushed.map_err(failed_capture(options))?;
+                if let Some(Err(error)) = capture.as_ref().map(Capture::flush) {
+                    let path = options.capture.clone().unwrap_or_default();
+                    host.log().write(
+                        &Record::new(Level::Warn, "capture_ended")
+                            .with("file", path.display().to_string())
+                            .with("error", error.to_string()),
+                    );
+                }
                 if let Some(status) = guest.ended() {
                     return Err(Error::GuestEnded(status));
                 }
@@ -169,7 +176,7 @@ fn devices(
     region: &Region,
     bells: &[Doorbells],
     capture: &Option<Capture>,
-    log: &Log,
+    taps: Vec<VnetTap>,
 ) -> Result<Vec<TapDevice>, Error> {
     let agreement = options.agreement;
     let notifications: Vec<Notification> = bells
@@ -183,7 +190,7 @@ fn devices(
         })
         .collect();
     let pairs = Pairs::new(&notifications);
-    let networks = network(options, log)?.into_iter().zip(notifications);
+    let networks = taps.into_iter().zip(notifications);
     let devices = networks.enumerate().map(|(n, (tap, notification))| {
         let settings = DeviceSettings {
             notification,
@@ -256,10 +263,25 @@ fn addresses(place: &Place) -> String {
     addresses.collect::<Vec<_>>().join(" ")
 }
 
-/// Opens the TAP device, with a queue for each pair.
-/// One that is made has the guest's MTU and [`TAP_QUEUE`]; of one that is there, another MTU is
-/// logged.
-fn network(options: &HostOptions, log: &Log) -> Result<Vec<VnetTap>, Error> {
+/// The addresses that a device has got, and loses with this value.
+struct Addresses {
+    interface: Interface,
+    added: Vec<(IpAddr, u8)>,
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        for (address, prefix_len) in &self.added {
+            // It may be gone with its device, or by another's hand.
+            let _ = self.interface.remove_address(*address, *prefix_len);
+        }
+    }
+}
+
+/// Opens the TAP device, with a queue for each pair, and gives it the host's addresses beside those
+/// that it has. One that is made has the guest's MTU and [`TAP_QUEUE`]; of one that is there,
+/// another MTU is logged.
+fn network(options: &HostOptions, log: &Log) -> Result<(Vec<VnetTap>, Addresses), Error> {
     let failed = |what: &str, error| Error::Network(format!("{what} of {}", options.tap), error);
     // The plain VM of today leaves merging to its device, and this one to the kernel.
     let receives_large = options.agreement.variant.merging == Merging::Device;
@@ -282,15 +304,24 @@ fn network(options: &HostOptions, log: &Log) -> Result<Vec<VnetTap>, Error> {
             );
         }
     }
-    if let Some(address) = place.ip4.gateway {
-        let set = interface.set_ip4(address, place.ip4.prefix_len);
-        set.map_err(|error| failed("the address", error))?;
+    let mut addresses = Addresses {
+        interface: interface.clone(),
+        added: Vec::new(),
+    };
+    let ip4 = place
+        .ip4
+        .gateway
+        .map(|host| (host.into(), place.ip4.prefix_len));
+    let ip6 = place
+        .ip6
+        .and_then(|net| Some((net.gateway?.into(), net.prefix_len)));
+    for (address, prefix_len) in ip4.into_iter().chain(ip6) {
+        let added = interface.add_address(address, prefix_len);
+        if added.map_err(|error| failed(&format!("the address {address}"), error))? {
+            addresses.added.push((address, prefix_len));
+        }
     }
-    if let Some((address, net)) = place.ip6.and_then(|net| Some((net.gateway?, net))) {
-        let set = interface.set_ip6(address, net.prefix_len);
-        set.map_err(|error| failed("the IPv6 address", error))?;
-    }
-    Ok(taps)
+    Ok((taps, addresses))
 }
 
 fn failed_capture(options: &HostOptions) -> impl Fn(io::Error) -> Error {

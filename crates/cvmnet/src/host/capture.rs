@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -23,12 +24,28 @@ struct State {
 }
 
 impl Capture {
-    /// Makes the file.
+    /// Makes the file, or opens the FIFO that is there.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be made, or nothing reads the FIFO.
     pub fn create(path: &Path) -> io::Result<Capture> {
-        let file = Writer::new(BufWriter::new(File::create(path)?), Header::default())?;
+        let is_fifo = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
+        let file = match is_fifo {
+            // Neither is waited for a reader, nor for one that is too slow.
+            true => File::options()
+                .write(true)
+                .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+                .open(path)
+                .map_err(|error| match rustix::io::Errno::from_io_error(&error) {
+                    Some(rustix::io::Errno::NXIO) => io::Error::new(
+                        io::ErrorKind::NotConnected,
+                        "nothing reads this FIFO; start its reader first",
+                    ),
+                    _ => error,
+                })?,
+            false => File::create(path)?,
+        };
+        let file = Writer::new(BufWriter::new(file), Header::default())?;
         Ok(Capture(Arc::new(Mutex::new(State {
             file: Some(file),
             failure: None,
@@ -38,13 +55,15 @@ impl Capture {
     /// Writes out what is buffered.
     ///
     /// # Errors
-    /// The file could not be written, now or before: what came after that is not in it.
+    /// The file could not be written, now or since the last call: the capture has ended. Each such
+    /// error is returned once.
     pub fn flush(&self) -> io::Result<()> {
         let mut state = self.state();
-        match state.failure.take() {
-            Some(error) => Err(error),
-            None => state.file.as_mut().map_or(Ok(()), Writer::flush),
+        if let Some(error) = state.failure.take() {
+            return Err(error);
         }
+        let flushed = state.file.as_mut().map_or(Ok(()), Writer::flush);
+        flushed.inspect_err(|_| state.file = None)
     }
 
     fn note(&self, frame: &[u8]) {

@@ -1,9 +1,10 @@
 //! The addresses of a guest and its host, as they are given on the command line.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
 
 use anyhow::{bail, ensure};
+use tare_cvmnet::daemon::Place;
 use tare_cvmnet::tcp::Network;
 
 /// Parses the guest's IPv4 address and the bits of its subnet, `10.77.0.2/24`.
@@ -32,9 +33,15 @@ pub(super) fn subnet(text: &str) -> Result<(Ipv4Addr, u8), String> {
 /// # Errors
 /// As [`subnet`].
 pub(super) fn subnet6(text: &str) -> Result<(Ipv6Addr, u8), String> {
-    let (address, bits) = prefix(text, 127).ok_or_else(|| {
+    let (address, bits): (Ipv6Addr, _) = prefix(text, 127).ok_or_else(|| {
         format!("found \"{text}\", expected an IPv6 address and 1 to 127 bits, such as fd77::2/64")
     })?;
+    if address.to_bits() << bits == 0 {
+        return Err(format!(
+            "found \"{text}\", the address of the subnet itself; expected the address of one host, \
+             such as fd77::2/64"
+        ));
+    }
     match is_unicast6(address) {
         true => Ok((address, bits)),
         false => Err(format!(
@@ -114,9 +121,78 @@ pub(super) fn host_of6(guest: &Network<Ipv6Addr>, host: Ipv6Addr) -> anyhow::Res
     Ok(host)
 }
 
+/// Checks that the guest's addresses are not this machine's own, and, where the TAP device gets an
+/// address, that no other device has the guest's subnet or a part of it: the guest could not be
+/// reached.
+///
+/// # Errors
+/// What was found, what is expected.
+pub(super) fn check_free(tap: &str, place: &Place) -> anyhow::Result<()> {
+    for address in place.addresses() {
+        let option = if address.is_ipv4() {
+            "--address"
+        } else {
+            "--address-6"
+        };
+        if UdpSocket::bind((address, 0)).is_ok() {
+            bail!("{option}: found {address}, an address of this machine; expected another one");
+        }
+    }
+    let routes = std::fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let (address, bits) = (place.ip4.address, place.ip4.prefix_len);
+    if place.ip4.gateway.is_some() {
+        if let Some(device) = device_within(&routes, tap, address, bits) {
+            let free = (78..=254).map(|n| Ipv4Addr::new(10, n, 0, 2));
+            let mut free = free.filter(|free| device_within(&routes, "", *free, 24).is_none());
+            let example = free
+                .next()
+                .map_or_else(String::new, |free| format!(", such as {free}/24"));
+            bail!(
+                "--address: found {address}/{bits}, whose subnet is that of {device}, so that the \
+                 guest could not be reached; expected another one{example}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Returns the device, other than `tap`, on whose link the subnet of an address or a part of it is,
+/// by a table of routes as /proc/net/route has it.
+fn device_within<'a>(routes: &'a str, tap: &str, address: Ipv4Addr, bits: u8) -> Option<&'a str> {
+    let mask = u32::MAX << (32 - u32::from(bits));
+    routes.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |n: usize| {
+            let digits = fields.get(n)?;
+            // The bytes of the address, as a number of this machine.
+            Some(u32::from_be(u32::from_str_radix(digits, 16).ok()?))
+        };
+        let (net, router, of) = (number(1)?, number(2)?, number(7)?);
+        let is_within = of & mask == mask && net & mask == address.to_bits() & mask;
+        (router == 0 && is_within && fields[0] != tap).then_some(fields[0])
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_subnet_that_another_device_has_is_found() {
+        let routes = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\n\
+                      eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\n\
+                      eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\n\
+                      tare0\t00004D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\n";
+        let found =
+            |address: &str, bits| device_within(routes, "tare0", address.parse().unwrap(), bits);
+        assert_eq!(found("192.0.2.77", 24), Some("eth0"));
+        // A part of the guest's subnet, and one of which the guest's is a part.
+        assert_eq!(found("192.0.9.77", 16), Some("eth0"));
+        assert_eq!(found("192.0.2.77", 28), None);
+        assert_eq!(found("10.77.0.2", 24), None, "its own device");
+        let another = device_within(routes, "tare1", "10.77.0.3".parse().unwrap(), 24);
+        assert_eq!(another, Some("tare0"));
+    }
 
     #[test]
     fn addresses_that_no_host_of_a_subnet_can_have_are_refused_with_what_was_found() {

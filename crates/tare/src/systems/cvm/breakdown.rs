@@ -21,6 +21,7 @@ use super::driver::{
 };
 use super::session::{self, Outcome, Setup, Work};
 use crate::agent::{Agent, TrialError};
+use crate::completion;
 use crate::machine::Machine;
 use crate::size::parse_bytes;
 use crate::systems::workload::{by_the_clock, Workload};
@@ -287,10 +288,12 @@ impl Workload for CvmnetBreakdown {
 pub(crate) struct Args {
     /// The variants, with commas between them
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = super::serve::variant,
+        add = completion::one_of(&super::serve::VARIANTS),
           default_values = ["baseline", "cvm", "zc", "prpr", "bifrost"])]
     variant: Vec<Variant>,
     /// The work of the guest: receive, send, https, memcached, redis
-    #[arg(long, value_name = "WORK", default_value = "memcached", value_parser = work)]
+    #[arg(long, value_name = "WORK", default_value = "memcached", value_parser = work,
+        add = completion::one_of(&WORKS))]
     work: Work,
     /// Bytes of a file or value
     #[arg(long, value_name = "BYTES", default_value = "256Ki", value_parser = parse_bytes)]
@@ -302,7 +305,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=PAIRS_MAX as i64))]
     vcpus: u16,
     /// The kind of exits of the machine that is simulated: each, rif, posted
-    #[arg(long, value_name = "KIND", default_value = "each", value_parser = exits)]
+    #[arg(long, value_name = "KIND", default_value = "each", value_parser = exits,
+        add = completion::one_of(&super::serve::EXITS))]
     exits: ExitKind,
     /// The simulated cost of an exit, in cycles of the time stamp counter
     #[arg(long, value_name = "CYCLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
@@ -321,8 +325,17 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// The works that have a breakdown.
+const WORKS: [&str; 5] = ["receive", "send", "https", "memcached", "redis"];
+
 fn work(text: &str) -> Result<Work, String> {
-    choice(text)
+    match WORKS.contains(&text) {
+        true => choice(text),
+        false => Err(format!(
+            "found \"{text}\", expected one of {}",
+            WORKS.join(", ")
+        )),
+    }
 }
 
 pub(super) fn exits(text: &str) -> Result<ExitKind, String> {

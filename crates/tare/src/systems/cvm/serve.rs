@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 
-use anyhow::{anyhow, Context as _};
+use anyhow::{anyhow, bail, Context as _};
 use clap::Subcommand;
-use tare_cvmnet::daemon::{run_guest, run_host, Agreement, GuestOptions, HostOptions, Place};
+use tare_cvmnet::daemon::{
+    run_guest, run_host, Agreement, Error as HostError, GuestOptions, HostOptions, Place,
+};
 use tare_cvmnet::region::PAIRS_MAX;
 use tare_cvmnet::server::bulk::{Sink, Source, BUFFER_MAX};
 use tare_cvmnet::server::{Http, HttpConfig, Memcached, Resp, RespConfig, Service, Store};
@@ -20,9 +22,22 @@ use tare_daemon::Signals;
 
 use super::address;
 use super::driver::ExitKind;
+use crate::completion;
 use crate::daemon::DaemonArgs;
 use crate::size::parse_bytes;
 use crate::terminal;
+
+/// The names that the command line completes.
+pub(super) const VARIANTS: [&str; 7] = [
+    "baseline",
+    "cvm",
+    "zc",
+    "prpr",
+    "bifrost",
+    "bifrost-unprotected",
+    "baseline-gro",
+];
+pub(super) const EXITS: [&str; 3] = ["each", "rif", "posted"];
 
 /// The most bytes of a file that is kept in memory.
 const CACHED_FILE: usize = 16 << 20;
@@ -43,7 +58,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     server: Server,
     /// The variant of the path: baseline, cvm, zc, prpr, bifrost, bifrost-unprotected, baseline-gro
-    #[arg(long, value_name = "NAME", default_value = "bifrost", value_parser = variant, global = true)]
+    #[arg(long, value_name = "NAME", default_value = "bifrost", value_parser = variant, add = completion::one_of(&VARIANTS), global = true)]
     variant: Variant,
     /// The guest's address and the bits that its link shares
     #[arg(long, value_name = "ADDRESS/BITS", default_value = "10.77.0.2/24", value_parser = address::subnet, global = true)]
@@ -92,7 +107,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", global = true)]
     pcap: Option<PathBuf>,
     /// The kind of exits of the machine that is simulated: each, rif, posted
-    #[arg(long, value_name = "KIND", default_value = "each", value_parser = super::breakdown::exits, global = true)]
+    #[arg(long, value_name = "KIND", default_value = "each", value_parser = super::breakdown::exits, add = completion::one_of(&EXITS), global = true)]
     exits: ExitKind,
     /// The simulated cost of an exit, in cycles of the time stamp counter
     #[arg(long, value_name = "CYCLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000), global = true)]
@@ -236,7 +251,9 @@ impl Args {
                         cached_file_max: CACHED_FILE,
                     };
                     let http = Http::new(&config);
-                    Box::new(http.with_context(|| format!("{}", dir.display()))?)
+                    Box::new(
+                        http.with_context(|| format!("--dir: found {:?}, expected a folder", dir))?,
+                    )
                 }
                 Server::Memcached { .. } => Box::new(Memcached::new(store)),
                 Server::Resp { .. } => Box::new(Resp::new(store, RespConfig::default())),
@@ -271,15 +288,23 @@ impl Args {
     /// Says how to reach the server at an address.
     fn greeting(&self, address: IpAddr) -> String {
         let port = self.port();
-        let host = match address {
-            IpAddr::V4(address) => address.to_string(),
-            IpAddr::V6(address) => format!("[{address}]"),
+        let is_curl = matches!(self.server, Server::Http { .. });
+        let (bare, host) = match address {
+            IpAddr::V4(address) => (address.to_string(), address.to_string()),
+            IpAddr::V6(address) => {
+                let scope = match (address.is_unicast_link_local(), is_curl) {
+                    (false, _) => String::new(),
+                    (true, true) => format!("%25{}", self.tap),
+                    (true, false) => format!("%{}", self.tap),
+                };
+                (format!("{address}{scope}"), format!("[{address}{scope}]"))
+            }
         };
         let is_own = if self.cert.is_none() { "-k " } else { "" };
         match self.server {
             Server::Http { .. } if port == 443 => format!("curl {is_own}https://{host}/"),
             Server::Http { .. } => format!("curl {is_own}https://{host}:{port}/"),
-            Server::Resp { .. } => format!("redis-cli -h {address} -p {port} --tls --insecure"),
+            Server::Resp { .. } => format!("redis-cli -h {bare} -p {port} --tls --insecure"),
             _ => format!("openssl s_client -connect {host}:{port}"),
         }
     }
@@ -293,6 +318,10 @@ pub(crate) fn host(args: &Args) -> anyhow::Result<ExitCode> {
     // What is wrong is told here, before there is a network.
     drop((args.service())()?);
     let place = args.place()?;
+    address::check_free(&args.tap, &place)?;
+    if args.pcap.is_some() && args.pcap == args.key_log {
+        bail!("--key-log: found the file of --pcap, expected another one");
+    }
     let options = HostOptions {
         agreement: args.agreement(),
         tap: args.tap.clone(),
@@ -315,11 +344,22 @@ pub(crate) fn host(args: &Args) -> anyhow::Result<ExitCode> {
             .spawn()
     };
     let ready = || {
-        for address in place.addresses() {
+        let is_reached = |address: &IpAddr| match address {
+            IpAddr::V4(_) => true,
+            // Without an address of its subnet the host has no route to it.
+            IpAddr::V6(address) => {
+                address.is_unicast_link_local()
+                    || place.ip6.is_some_and(|net| net.gateway.is_some())
+            }
+        };
+        for address in place.addresses().filter(is_reached) {
             terminal::say(&format!("try: {}", args.greeting(address)));
         }
     };
-    run_host(&options, launch, ready).map_err(|error| anyhow!("{error}"))?;
+    run_host(&options, launch, ready).map_err(|error| match &error {
+        HostError::Capture(..) => anyhow!("--pcap: {error}"),
+        _ => anyhow!("{error}"),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -366,6 +406,14 @@ pub(crate) fn guest(args: &Args) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_variant_and_kind_of_exits_is_completed() {
+        assert_eq!(Variant::ALL.map(|variant| variant.name), VARIANTS);
+        for name in EXITS {
+            assert!(super::super::breakdown::exits(name).is_ok(), "{name}");
+        }
+    }
 
     #[test]
     fn variants_and_host_addresses_are_checked_with_what_was_found_and_expected() {
