@@ -36,7 +36,7 @@ impl Control {
                     let outcome = {
                         let interface = self.interface_mut(from);
                         let (neighbors, answers) =
-                            (&mut interface.neighbors, &mut interface.answers);
+                            (&mut interface.neighbors, &mut interface.neighbor_answers);
                         neighbors.receive_arp(inside, packet, answers, &mut frames)
                     };
                     self.hold(from, &mut frames);
@@ -85,7 +85,7 @@ impl Control {
                 }
                 match kind {
                     icmp::ECHO_REQUEST4 => {
-                        let to = self.answer(inside, from, bytes)?;
+                        let to = self.echo_reply_to(inside, from, bytes)?;
                         let mac = self.interface_mut(from).mac();
                         let reply = icmp::reply4(payload);
                         let reply = frame::ipv4(to, mac, dst, src, frame::ICMP, &reply);
@@ -139,7 +139,7 @@ impl Control {
             // A peer must not tell us about our own link.
             tare_neighbor::SOLICITATION if from != InterfaceId::Tunnel => {
                 let interface = self.interface_mut(from);
-                let answers = &mut interface.answers;
+                let answers = &mut interface.neighbor_answers;
                 let outcome = interface.neighbors.receive_solicitation(
                     inside,
                     &ip,
@@ -160,7 +160,7 @@ impl Control {
                 if !ipv6::is_host(ip.src) || self.is_own(src.into()) {
                     return Err(Ignored::Source);
                 }
-                let to = self.answer(inside, from, bytes)?;
+                let to = self.echo_reply_to(inside, from, bytes)?;
                 let mac = self.interface_mut(from).mac();
                 let reply = icmp::reply6(payload);
                 let reply = frame::icmpv6(to, mac, dst, src, frame::TTL, reply);
@@ -185,21 +185,25 @@ impl Control {
         self.is_ours(InterfaceId::Private, address)
     }
 
-    /// The station that an answer goes to, if there is to be one: the one that asked.
-    fn answer(&mut self, inside: Instant, from: InterfaceId, bytes: &[u8]) -> Result<Mac, Ignored> {
+    /// Returns the station that an echo reply goes to, the one that asked, if there is to be one.
+    fn echo_reply_to(
+        &mut self,
+        inside: Instant,
+        from: InterfaceId,
+        bytes: &[u8],
+    ) -> Result<Mac, Ignored> {
         let asker = bytes[6..].first_chunk::<6>().copied().unwrap_or_default();
         if from != InterfaceId::Tunnel
             && (!interface::is_unicast(bytes) || !tare_neighbor::is_station(asker))
         {
             return Err(Ignored::Source);
         }
-        // The tunnel's answers have a limit of their own kind: that of the private side, whose
-        // traffic they are.
-        let limits = match from {
-            InterfaceId::Public => &mut self.public.answers,
-            InterfaceId::Private | InterfaceId::Tunnel => &mut self.private.answers,
+        let limit = match from {
+            InterfaceId::Public => &mut self.public.echo_replies,
+            InterfaceId::Private => &mut self.private.echo_replies,
+            InterfaceId::Tunnel => &mut self.tunnel_echo_replies,
         };
-        if !limits.take(inside) {
+        if !limit.take(inside) {
             return Err(Ignored::Rate);
         }
         Ok(asker)
