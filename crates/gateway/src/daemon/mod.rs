@@ -211,6 +211,9 @@ type Workers = Vec<JoinHandle<()>>;
 
 impl Daemon {
     fn start(options: Options, takes_over: bool) -> Result<(Daemon, Workers), Error> {
+        // First, so that the threads for log, files and clients are on this CPU as well, and take
+        // none from the workers.
+        bind_to_cpu(options.cpus.first().copied()).map_err(Error::Cpu)?;
         let (to_control, events) = sync_channel(QUEUE);
         let wake = to_control.clone();
         let wake = move || {
@@ -295,7 +298,6 @@ impl Daemon {
         let ports = predecessor.as_mut().map(Predecessor::take_ports);
         self.start_workers(workers, ids, tasks, ports.unwrap_or_default())?;
         self.wait_for_ports(workers.len())?;
-        bind_to_cpu(self.options.cpus.first().copied()).map_err(Error::Cpu)?;
         if let Some(predecessor) = predecessor {
             self.succeed(predecessor).map_err(Error::Handover)?;
         }

@@ -7,6 +7,7 @@ mod timed;
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::thread;
@@ -164,6 +165,29 @@ fn a_signal_ends_it_and_leaves_nothing_behind() {
         let last: Value = serde_json::from_str(last).unwrap();
         assert_eq!(last["event"], "stopped");
     }
+}
+
+#[test]
+fn a_gateway_whose_log_is_not_read_serves_and_ends() {
+    let Some(mut bed) = Testbed::new(&["--cpu", "0"]) else {
+        return;
+    };
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // As many bytes as a pipe holds.
+    writer.write_all(&[b'\n'; 1 << 16]).unwrap();
+    bed.configure(0, "");
+    bed.begin_with_log(0, "run", writer.into());
+    bed.configure(1, "");
+    bed.start(1);
+    bed.wait_until_up();
+    bed.wait_for_packets();
+    bed.signal(0, Signal::TERM);
+    let mut gateway = bed.gateways[0].take().unwrap();
+    let status = bed.wait(5.0, "the end of the gateway", || {
+        gateway.try_wait().unwrap()
+    });
+    assert!(status.success(), "{status}");
+    drop(reader);
 }
 
 #[test]
