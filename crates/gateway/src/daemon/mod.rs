@@ -95,7 +95,7 @@ pub enum Error {
     Port(tare_port::Error),
     /// Another gateway uses an interface.
     Lock(String),
-    /// The ports of a worker.
+    /// A worker: its ports could not be opened, or it has ended.
     Worker(String),
     /// The CPU that a thread should be bound to.
     Cpu(BindError),
@@ -129,22 +129,21 @@ impl std::error::Error for Error {}
 /// Runs a gateway on this thread and on those that it starts, until a stop is requested.
 ///
 /// # Errors
-/// It cannot be started. Once it runs it goes on, and reports errors in its log.
+/// It cannot be started, or a worker has ended by itself. Every other error while it runs is
+/// reported in its log, and it goes on.
 pub fn run(options: Options) -> Result<(), Error> {
     let (daemon, workers) = Daemon::start(options, false)?;
-    daemon.serve(workers);
-    Ok(())
+    daemon.serve(workers)
 }
 
 /// Takes over from the gateway that runs by the same configuration file or status socket, with its
 /// ports, SAs and next hops, and goes on in its place as [`run`] does. No packet is lost.
 ///
 /// # Errors
-/// There is none, or it cannot be taken over; it goes on then.
+/// There is none, or it cannot be taken over; it goes on then. Later as [`run`].
 pub fn take_over(options: Options) -> Result<(), Error> {
     let (daemon, workers) = Daemon::start(options, true)?;
-    daemon.serve(workers);
-    Ok(())
+    daemon.serve(workers)
 }
 
 /// Reads a configuration without running it.
@@ -385,7 +384,12 @@ impl Daemon {
         Ok(())
     }
 
-    fn serve(mut self, workers: Workers) {
+    /// Does the work of the control thread until a stop is requested.
+    ///
+    /// # Errors
+    /// A worker has ended by itself.
+    fn serve(mut self, workers: Workers) -> Result<(), Error> {
+        let mut outcome = Ok(());
         let mut actions = Actions::default();
         let mut interfaces_at = Instant::ZERO;
         while !self.host.is_stopped() {
@@ -411,6 +415,12 @@ impl Daemon {
                 interfaces_at = now + INTERFACES_INTERVAL;
                 self.look_at_interfaces(now);
                 self.locks.answer();
+                // Its packets would be lost for good while the routes are still reported as up, so
+                // the gateway ends, and a supervisor starts it again.
+                outcome = check_running(&workers);
+                if outcome.is_err() {
+                    break;
+                }
             }
             if let Some(changed) = self.host.changed_config(now) {
                 self.reload(now, changed);
@@ -429,6 +439,7 @@ impl Daemon {
             }
         }
         self.end(workers);
+        outcome
     }
 
     fn handle(&mut self, now: Instant, event: WorkerEvent) {
@@ -584,9 +595,9 @@ impl Daemon {
         let (_, none) = sync_channel(1);
         drop(std::mem::replace(&mut self.events, none));
         let log = self.host.log();
-        for worker in workers {
+        for (number, worker) in workers.into_iter().enumerate() {
             if worker.join().is_err() {
-                let record = Record::new(Level::Error, "worker");
+                let record = Record::new(Level::Error, "worker").with("worker", number);
                 log.write(&record.with("error", "it has panicked"));
             }
         }
@@ -610,6 +621,16 @@ impl Daemon {
         }
         let uptime = report.process.uptime_s;
         log.write(&Record::new(Level::Info, "stopped").with("uptime_s", uptime));
+    }
+}
+
+/// Returns an error if a worker has ended, which none does before it is ordered to.
+fn check_running(workers: &Workers) -> Result<(), Error> {
+    match workers.iter().position(JoinHandle::is_finished) {
+        None => Ok(()),
+        Some(number) => Err(Error::Worker(format!(
+            "worker {number} has ended by itself, so the gateway ends; the log may say why"
+        ))),
     }
 }
 
@@ -651,4 +672,25 @@ fn record(warning: &Warning) -> Record {
         None => record,
     };
     record.with("text", warning.text.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_ended_by_itself_ends_the_gateway() {
+        let (stop, stopped) = sync_channel::<()>(0);
+        let mut workers: Workers = vec![std::thread::spawn(move || {
+            let _ = stopped.recv();
+        })];
+        assert!(check_running(&workers).is_ok());
+        workers.push(std::thread::spawn(|| panic!("an injected fault")));
+        while !workers[1].is_finished() {
+            std::thread::yield_now();
+        }
+        let error = check_running(&workers).unwrap_err().to_string();
+        assert!(error.contains("worker 1 has ended"), "{error}");
+        drop(stop);
+    }
 }
