@@ -2,7 +2,7 @@
 //!
 //! Workers own a queue of each interface and forward; they look for new tables once per burst and
 //! never wait for another thread. The control thread owns configuration, keys, next hops and the
-//! log. Frames for it wait in a bounded queue.
+//! log. Frames for it wait in bounded queues, one of which is for ARP and neighbor discovery alone.
 
 mod handover;
 mod in_memory;
@@ -43,13 +43,13 @@ use lock::InterfaceLocks;
 
 pub(crate) use in_memory::InMemory;
 pub use report::{PortCounters, PortReport, Report, WorkerReport};
-use shared::{Counts, Order, Published, Shared, WorkerEvent};
+use shared::{control_queues, Counts, Inbox, Order, Published, Shared, ToControl, WorkerEvent};
 use worker::Worker;
 
 /// The name of this kind of daemon, in the names of its sockets.
 pub const KIND: &str = "gateway";
 
-/// Frames that may wait for the control side, and frames of its own that may wait to be sent.
+/// Frames of the control side that may wait to be sent.
 const QUEUE: usize = 4096;
 /// Frames that the control side takes before it looks at anything else.
 const BATCH: usize = 256;
@@ -191,13 +191,13 @@ struct Daemon {
     interfaces: Interfaces,
     locks: InterfaceLocks,
     shared: Arc<Shared>,
-    events: Receiver<WorkerEvent>,
+    inbox: Inbox,
     tasks: SyncSender<Task>,
     own_lost: u64,
     /// The counters of the workers of the process before.
     before: Vec<Counts>,
     /// For threads that tell of events.
-    to_control: SyncSender<WorkerEvent>,
+    to_control: ToControl,
     listener: Option<Listener>,
     /// The process that is ready to take over.
     /// With the time at which it is handed over to at the latest.
@@ -213,11 +213,9 @@ impl Daemon {
         // First, so that the threads for log, files and clients are on this CPU as well, and take
         // none from the workers.
         bind_to_cpu(options.cpus.first().copied()).map_err(Error::Cpu)?;
-        let (to_control, events) = sync_channel(QUEUE);
+        let (to_control, inbox) = control_queues();
         let wake = to_control.clone();
-        let wake = move || {
-            let _ = wake.try_send(WorkerEvent::Wake);
-        };
+        let wake = move || wake.wake();
         let signals = options.signals.clone();
         let mut host = Host::new(
             &options.config,
@@ -263,7 +261,7 @@ impl Daemon {
             interfaces,
             locks,
             shared: Arc::new(shared.map_err(Error::System)?),
-            events,
+            inbox,
             tasks,
             own_lost: 0,
             before: Vec::new(),
@@ -318,7 +316,7 @@ impl Daemon {
                 number,
                 id: Some(id),
                 shared: Arc::clone(&self.shared),
-                events: self.to_control.clone(),
+                to_control: self.to_control.clone(),
                 // Frames of the control side leave by the first worker's ports.
                 tasks: tasks.take().unwrap_or_else(|| sync_channel(1).1),
                 inherited: inherited.next(),
@@ -345,7 +343,7 @@ impl Daemon {
     fn wait_for_ports(&self, workers: usize) -> Result<(), Error> {
         for _ in 0..workers {
             loop {
-                match self.events.recv() {
+                match self.inbox.events.recv() {
                     Ok(WorkerEvent::Opened(number, Ok(kinds))) => {
                         self.log_opened(number, &kinds);
                         break;
@@ -396,19 +394,22 @@ impl Daemon {
             let now = Instant::now();
             let next = self.control.next_deadline().min(interfaces_at);
             let wait = next.since(now).min(self.host.wait(now));
-            let mut event = match self.events.recv_timeout(wait) {
+            let mut event = match self.inbox.events.recv_timeout(wait) {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let now = Instant::now();
+            for (from, frame) in self.inbox.neighbor_frames() {
+                self.control.receive(now, from, &frame);
+            }
             let mut left = BATCH;
             while let Some(one) = event {
                 self.handle(now, one);
                 left -= 1;
                 event = match left {
                     0 => None,
-                    _ => self.events.try_recv().ok(),
+                    _ => self.inbox.events.try_recv().ok(),
                 };
             }
             if now >= interfaces_at {
@@ -593,7 +594,7 @@ impl Daemon {
         // A worker that has an event to tell waits for room among them; without a receiver it goes
         // on at once.
         let (_, none) = sync_channel(1);
-        drop(std::mem::replace(&mut self.events, none));
+        drop(std::mem::replace(&mut self.inbox.events, none));
         let log = self.host.log();
         for (number, worker) in workers.into_iter().enumerate() {
             if worker.join().is_err() {
