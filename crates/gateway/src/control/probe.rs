@@ -352,8 +352,9 @@ mod tests {
                 return;
             }
             if first <= now {
-                let answered = answers.pop_first();
-                answered.map(|(_, size)| search.answered(now, size));
+                if let Some((_, size)) = answers.pop_first() {
+                    search.answered(now, size);
+                }
             } else if let Some(size) = search.tick(now, TOP) {
                 let takes = answer(search, now.as_nanos() / 1_000_000, size);
                 answers.extend(takes.map(|takes| (now + takes, size)));

@@ -225,7 +225,7 @@ pub(super) struct ToControl {
     neighbor_frames: SyncSender<(InterfaceId, Vec<u8>)>,
 }
 
-/// What waits for the control thread.
+/// The control thread's end of its queues.
 ///
 /// ARP and neighbor discovery have a queue of their own, because anyone can fill the other one, by
 /// datagrams to the port of the key exchange or by pings: a next hop whose answers were lost there

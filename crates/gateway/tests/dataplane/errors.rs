@@ -197,7 +197,7 @@ fn a_flood_of_other_errors_suppresses_no_packet_too_big() {
                 pair.seal(&[dying.clone(), unroutable.clone()]);
             }
         }
-        let output = pair.seal(&[long.clone()]);
+        let output = pair.seal(std::slice::from_ref(&long));
         let found: Vec<_> = output.back.iter().map(|frame| error(frame)).collect();
         assert_eq!(found.len(), 1, "second {second}");
         assert_eq!((found[0].0, found[0].1), (3, 4));
@@ -226,7 +226,7 @@ fn errors_through_the_tunnel_use_up_none_of_the_other_side_and_no_packet_too_big
             pair.open(&sealed);
         }
         let before = pair.far.sent().errors_sent;
-        let sealed = bytes(&pair.seal(&[long.clone()]).forward);
+        let sealed = bytes(&pair.seal(std::slice::from_ref(&long)).forward);
         let output = pair.open(&sealed);
         assert_eq!(output.tunnel.len(), 1, "second {second}");
         assert_eq!(output.tunnel[0][HEADER + 20..HEADER + 22], [3, 4]);
