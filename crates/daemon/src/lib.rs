@@ -5,6 +5,7 @@ mod counters;
 mod cpu;
 mod host;
 mod log;
+mod log_writer;
 mod metrics;
 mod notify;
 mod record;

@@ -1,12 +1,13 @@
 //! The log: one line per event on standard error, `key=value` or JSON.
 
 use std::collections::HashMap;
-use std::io::Write as _;
+use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tare_sim::{Instant, TokenBucket};
 
+use crate::log_writer::LogWriter;
 use crate::record::{Level, Record, Value};
 
 /// Records of one event that are written at once. Ten thousand SAs that come up together are an
@@ -27,9 +28,13 @@ pub struct LogOptions {
 }
 
 /// Writes records that have the level, at a bounded rate per event.
+///
+/// A thread of its own writes, so that a reader of standard error that does not read stops nothing
+/// else. When the log is dropped, what waits is written, for as long as half a second.
 #[derive(Debug)]
 pub struct Log {
     options: LogOptions,
+    writer: LogWriter,
     /// By event; there are as many as the program has names.
     limits: Mutex<HashMap<&'static str, Limit>>,
 }
@@ -43,18 +48,28 @@ struct Limit {
 impl Log {
     /// Creates a log.
     pub fn new(options: LogOptions) -> Log {
+        Log::to(options, std::io::stderr())
+    }
+
+    fn to(options: LogOptions, output: impl Write + Send + 'static) -> Log {
+        let lost = move |lost: u64| {
+            let record = Record::new(Level::Warn, "log_lost").with("suppressed", lost);
+            text(options, SystemTime::now(), &record)
+        };
         Log {
             options,
+            writer: LogWriter::start(output, lost),
             limits: Mutex::default(),
         }
     }
 
     /// Writes a record, unless there are too many of its event; the next one that is written has
     /// their number in the field `suppressed`. A log that cannot be written does not stop the
-    /// daemon.
+    /// daemon, and this never waits for it: if too much waits to be written, the record is lost,
+    /// and `log_lost` says how many were once there is room.
     pub fn write(&self, record: &Record) {
         if let Some(line) = self.line(record, Instant::now(), SystemTime::now()) {
-            let _ = std::io::stderr().lock().write_all(line.as_bytes());
+            self.writer.write(line);
         }
     }
 
@@ -71,11 +86,7 @@ impl Log {
                 &counted
             }
         };
-        let time = timestamp(time);
-        Some(match self.options.json {
-            true => json(&time, record),
-            false => format!("ts={time} {record}\n"),
-        })
+        Some(text(self.options, time, record))
     }
 
     /// Returns how many records of this event were suppressed before, or `None` if this one is to
@@ -92,6 +103,15 @@ impl Log {
             limit.suppressed += 1;
             None
         }
+    }
+}
+
+/// Returns the line of a record.
+fn text(options: LogOptions, time: SystemTime, record: &Record) -> String {
+    let time = timestamp(time);
+    match options.json {
+        true => json(&time, record),
+        false => format!("ts={time} {record}\n"),
     }
 }
 
@@ -130,6 +150,8 @@ fn timestamp(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]
@@ -177,5 +199,97 @@ mod tests {
         assert!(next.ends_with("event=flood suppressed=10000\n"), "{next}");
         let after = line("flood", Level::Info, 2).unwrap();
         assert!(after.ends_with("event=flood\n"), "{after}");
+    }
+
+    #[test]
+    fn a_reader_that_stops_stops_no_daemon_and_is_told_what_it_missed() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let options = LogOptions {
+            json: false,
+            level: Level::Info,
+        };
+        let log = Log::to(options, writer);
+        let padding = "x".repeat(1000);
+        let begun = Instant::now();
+        // More than pipe and queue hold, and fewer than the rate limit of an event.
+        let n = 30_000u64;
+        for n in 0..n {
+            let record = Record::new(Level::Info, "line").with("n", n);
+            log.write(&record.with("padding", padding.as_str()));
+        }
+        let took = Instant::now().since(begun);
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        let read = std::thread::spawn(move || {
+            let mut text = String::new();
+            reader.read_to_string(&mut text).map(|_| text)
+        });
+        // The reader reads again, and the queue becomes empty.
+        let end = Instant::now() + Duration::from_secs(30);
+        while !log.writer.is_idle() {
+            assert!(Instant::now() < end);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        log.write(&Record::new(Level::Info, "last"));
+        drop(log);
+        let text = read.join().unwrap().unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let field = |line: &str, name: &str| {
+            let at = line.find(&format!("{name}="))? + name.len() + 1;
+            line[at..].split(' ').next()?.parse::<u64>().ok()
+        };
+        let [kept @ .., lost, last] = &lines[..] else {
+            panic!("{} lines", lines.len());
+        };
+        assert!(kept.len() > 1000);
+        // In order, without a gap, and the rest is accounted for.
+        for (at, line) in kept.iter().enumerate() {
+            assert_eq!(field(line, " n"), Some(at as u64), "{line}");
+        }
+        assert!(lost.contains("level=warn event=log_lost"), "{lost}");
+        assert_eq!(field(lost, "suppressed"), Some(n - kept.len() as u64));
+        assert!(last.ends_with("event=last"), "{last}");
+    }
+
+    #[test]
+    fn lines_are_written_in_order_and_before_the_log_is_gone() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let read = std::thread::spawn(move || {
+            let mut text = String::new();
+            reader.read_to_string(&mut text).map(|_| text)
+        });
+        let options = LogOptions {
+            json: true,
+            level: Level::Info,
+        };
+        let log = Log::to(options, writer);
+        for n in 0..10_000u32 {
+            log.write(&Record::new(Level::Info, "line").with("n", n));
+        }
+        drop(log);
+        let text = read.join().unwrap().unwrap();
+        let numbers = text.lines().map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["n"].as_u64().unwrap()
+        });
+        assert!(numbers.eq(0..10_000));
+    }
+
+    #[test]
+    fn a_log_that_nobody_reads_ends_within_a_second() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let options = LogOptions {
+            json: false,
+            level: Level::Info,
+        };
+        let log = Log::to(options, writer);
+        let padding = "x".repeat(1000);
+        for _ in 0..1000 {
+            log.write(&Record::new(Level::Info, "line").with("padding", padding.as_str()));
+        }
+        let begun = Instant::now();
+        drop(log);
+        let took = Instant::now().since(begun);
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        drop(reader);
     }
 }

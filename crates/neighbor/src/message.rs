@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use tare_packet::ethernet::{self, Mac, BROADCAST};
-use tare_packet::frame;
+use tare_packet::ethernet::{self, Mac, BROADCAST, HEADER};
 use tare_packet::wire::{ArpHardware, ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
+use tare_packet::{frame, ipv6};
 
 /// Hop limit of neighbor discovery (RFC 4861, 7.1): a message from beyond the link has less.
 pub(crate) const ND_HOP_LIMIT: u8 = 255;
@@ -16,6 +16,24 @@ pub const SOLICITATION: u8 = 135;
 pub const ADVERTISEMENT: u8 = 136;
 pub(crate) const SOURCE_OPTION: u8 = 1;
 pub(crate) const TARGET_OPTION: u8 = 2;
+
+/// Returns true for frames with ARP or neighbor discovery, which only stations of the link can have
+/// sent: routers forward neither ARP nor a hop limit of 255. Nothing else is checked.
+pub fn is_neighbor_frame(frame: &[u8]) -> bool {
+    match ethernet::kind(frame) {
+        Some(ethernet::ARP) => true,
+        Some(ethernet::IPV6) => {
+            let packet = frame.get(HEADER..).unwrap_or_default();
+            let Some((header, message)) = packet.split_first_chunk::<{ ipv6::HEADER }>() else {
+                return false;
+            };
+            header[6] == frame::ICMPV6
+                && header[7] == ND_HOP_LIMIT
+                && matches!(message.first(), Some(&(SOLICITATION | ADVERTISEMENT)))
+        }
+        _ => false,
+    }
+}
 
 /// Returns a frame with an ARP packet.
 pub(crate) fn arp_frame(

@@ -18,8 +18,12 @@ pub(super) struct InterfaceControl {
     next_hop4: Option<IpAddr>,
     next_hop6: Option<IpAddr>,
     pub(super) neighbors: Neighbors,
-    /// Limits answers to requests, which any station can send.
-    pub(super) answers: TokenBucket,
+    /// Limits answers to requests for our MAC address, which any station of the link can send. It
+    /// is apart from that of echo replies, which any host can have sent: if these used up the
+    /// answers to the next hop, it would forget our address, and nothing would arrive any more.
+    pub(super) neighbor_answers: TokenBucket,
+    /// Limits echo replies.
+    pub(super) echo_replies: TokenBucket,
 }
 
 impl InterfaceControl {
@@ -34,7 +38,8 @@ impl InterfaceControl {
             next_hop4: None,
             next_hop6: None,
             neighbors: Neighbors::new(Local::default()),
-            answers: error_limit(),
+            neighbor_answers: error_limit(),
+            echo_replies: error_limit(),
         };
         interface.configure(config, now);
         interface

@@ -105,6 +105,8 @@ pub struct Control {
     exchange: Exchange,
     paths: Paths,
     path_reports: TokenBucket,
+    /// Limits echo replies to peers.
+    tunnel_echo_replies: TokenBucket,
     clock: MonotonicClock,
     prefixes: Arc<Prefixes>,
     drops: Arc<DropTable>,
@@ -161,6 +163,7 @@ impl Control {
             exchange,
             paths: Paths::default(),
             path_reports: error_limit(),
+            tunnel_echo_replies: error_limit(),
             clock,
             dirty: true,
             published: Instant::ZERO,

@@ -67,9 +67,8 @@ impl Message {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The peer is asked whether it answers, by a probe of the least size. The size beside it is
-    /// one that was lost and was in use.
-    Base(Option<u16>),
+    /// The peer is asked whether it answers, by a probe of the least size.
+    Base,
     /// The greatest size that is not lost is searched, between `low` and `high`.
     Search { low: u16, high: u16 },
     /// It is found.
@@ -78,10 +77,27 @@ enum State {
     Off,
 }
 
+/// A size whose probes were lost, and which may be too long for the path.
+///
+/// Losses alone do not say so: the path may have been down, and up again by the time at which a
+/// probe of the least size is answered. So both sizes are probed in turn, and the path is narrower
+/// only if [`TRIES`] probes of the size were lost with an answer to the least size after each of
+/// them.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    size: u16,
+    /// Probes of the size that count as lost.
+    lost: u32,
+    /// True if the least size is probed.
+    asks_least: bool,
+}
+
 /// The search of one path.
 #[derive(Debug)]
 pub(super) struct Search {
     state: State,
+    /// The size in doubt, in the states [`State::Search`] and [`State::Found`].
+    doubt: Option<Doubt>,
     /// The size that every path of the family takes.
     least: u16,
     /// The size that the interface takes.
@@ -98,7 +114,8 @@ pub(super) struct Search {
 impl Search {
     pub(super) fn new(now: Instant, least: u16, top: u16) -> Search {
         Search {
-            state: State::Base(None),
+            state: State::Base,
+            doubt: None,
             least,
             top,
             limit: None,
@@ -119,7 +136,7 @@ impl Search {
     pub(super) fn limit(&self) -> Option<Option<u16>> {
         match self.state {
             State::Search { .. } | State::Found => Some(self.limit),
-            State::Base(_) | State::Off => None,
+            State::Base | State::Off => None,
         }
     }
 
@@ -131,18 +148,40 @@ impl Search {
         if self.top != top {
             *self = Search::new(now, self.least, top);
         }
-        if self.tries == TRIES {
+        if self.tries >= self.tries_max() {
             self.lost(now);
             if now < self.due {
                 return None;
             }
         }
-        self.size = match self.state {
+        self.size = match self.doubt {
+            Some(doubt) if doubt.asks_least => self.least,
+            Some(doubt) => doubt.size,
+            None => self.next_size(now, top),
+        };
+        self.tries += 1;
+        self.due = now + TIMEOUT;
+        Some(self.size)
+    }
+
+    /// Returns the number of probes of the present size after which it counts as lost.
+    fn tries_max(&self) -> u32 {
+        match (self.doubt, self.state) {
+            (Some(doubt), _) if !doubt.asks_least => 1,
+            // The first loss is the first of those that are counted in a doubt.
+            (None, State::Search { .. }) => 1,
+            _ => TRIES,
+        }
+    }
+
+    /// Returns the size to probe where none is in doubt.
+    fn next_size(&mut self, now: Instant, top: u16) -> u16 {
+        match self.state {
             State::Off => {
-                self.state = State::Base(None);
+                self.state = State::Base;
                 self.least
             }
-            State::Base(_) => self.least,
+            State::Base => self.least,
             State::Found if self.limit.is_some() && now >= self.raise => {
                 self.search(now, self.limit.unwrap_or(top))
             }
@@ -150,10 +189,7 @@ impl Search {
             State::Search { high, .. } if high > top => top,
             // ESP ends on four bytes, so the packet has as many bytes as are asked for.
             State::Search { low, high } => (low + (high - low) / 2) & !3,
-        };
-        self.tries += 1;
-        self.due = now + TIMEOUT;
-        Some(self.size)
+        }
     }
 
     /// Begins to search above `low` and returns the first size to try.
@@ -164,22 +200,43 @@ impl Search {
         self.top
     }
 
-    /// Gives up the size of the last probe.
+    /// Takes note that no probe of the present size was answered in time.
     fn lost(&mut self, now: Instant) {
         self.tries = 0;
-        match self.state {
+        match (&mut self.doubt, self.state) {
+            (Some(doubt), _) if !doubt.asks_least => {
+                doubt.lost += 1;
+                doubt.asks_least = true;
+            }
             // No probe at all is answered: either the peer is not there, and nothing is known of
             // the path, or it is not a Tare gateway.
-            State::Base(_) | State::Off => {
+            (Some(_), _) | (None, State::Base | State::Off) => {
+                self.doubt = None;
                 self.state = State::Off;
                 self.due = now + RAISE;
             }
-            State::Found => self.state = State::Base(Some(self.size)),
-            State::Search { low, .. } => {
-                self.limit = Some(low);
-                self.narrow(now, low, self.size);
+            (None, State::Search { .. } | State::Found) => {
+                self.doubt = Some(Doubt {
+                    size: self.size,
+                    lost: u32::from(self.state != State::Found),
+                    asks_least: true,
+                });
             }
         }
+    }
+
+    /// Gives up a size that the path does not take, though it takes the least.
+    fn give_up(&mut self, now: Instant, size: u16) {
+        let low = match self.state {
+            State::Search { low, .. } => low,
+            // A size that was in use.
+            _ => {
+                self.raise = now + RAISE;
+                self.least
+            }
+        };
+        self.limit = Some(low);
+        self.narrow(now, low, size);
     }
 
     fn narrow(&mut self, now: Instant, low: u16, high: u16) {
@@ -198,19 +255,29 @@ impl Search {
 
     /// Takes an answer to a probe of `size` bytes.
     pub(super) fn answered(&mut self, now: Instant, size: u16) {
-        if self.tries == 0 || size != self.size {
-            return;
+        match &mut self.doubt {
+            // Also if the answer took longer than the time for it: where that is usual, no size
+            // would ever pass.
+            Some(doubt) if size == doubt.size => self.doubt = None,
+            _ if self.tries == 0 || size != self.size => return,
+            Some(doubt) => {
+                self.tries = 0;
+                self.due = now;
+                doubt.asks_least = false;
+                if doubt.lost >= TRIES {
+                    let size = doubt.size;
+                    self.doubt = None;
+                    self.give_up(now, size);
+                }
+                return;
+            }
+            None => {}
         }
         self.tries = 0;
         self.due = now;
         match self.state {
-            State::Base(None) => {
+            State::Base => {
                 self.search(now, self.limit.unwrap_or(self.least));
-            }
-            State::Base(Some(high)) => {
-                self.limit = Some(self.least);
-                self.raise = now + RAISE;
-                self.narrow(now, self.least, high);
             }
             State::Search { .. } if size == self.top => {
                 self.limit = None;
@@ -231,6 +298,7 @@ impl Search {
         let answers = self.limit().is_some();
         self.limit = Some(mtu);
         if answers {
+            self.doubt = None;
             self.tries = 0;
             self.search(now, mtu);
             self.due = now;
@@ -240,29 +308,58 @@ impl Search {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::ops::Range;
+
     use super::*;
 
-    /// Runs a search for so long over a path that takes `takes` bytes and answers after 10 ms, and
-    /// returns the probes as seconds and sizes.
+    const TOP: u16 = 1500;
+
+    fn ms(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    /// Runs a search for so many seconds over a path that takes what `takes` says and answers after
+    /// 10 ms, and returns the probes as seconds and sizes.
     fn run(
         search: &mut Search,
         from: u64,
         seconds: u64,
         takes: impl Fn(u16) -> bool,
     ) -> Vec<(u64, u16)> {
-        let at = |seconds: u64| Instant::ZERO + Duration::from_secs(seconds);
+        let (from, until) = (1000 * from, 1000 * (from + seconds));
         let mut probes = Vec::new();
-        let mut now = at(from).max(search.due());
-        while now < at(from + seconds) {
-            if let Some(size) = search.tick(now, 1500) {
-                probes.push((now.as_nanos() / 1_000_000_000, size));
-                if takes(size) {
-                    search.answered(now + Duration::from_millis(10), size);
-                }
-            }
-            now = search.due().max(now);
-        }
+        run_ms(search, from..until, |_, ms, size| {
+            probes.push((ms / 1000, size));
+            takes(size).then_some(Duration::from_millis(10))
+        });
         probes
+    }
+
+    /// Runs a search over a path whose answer to a probe, which `answer` gets with the search and
+    /// the time in milliseconds, takes so long.
+    fn run_ms(
+        search: &mut Search,
+        during: Range<u64>,
+        mut answer: impl FnMut(&Search, u64, u16) -> Option<Duration>,
+    ) {
+        let mut answers = BTreeSet::new();
+        let mut now = ms(during.start);
+        loop {
+            let first = answers.first().map_or(Instant::NEVER, |(at, _)| *at);
+            now = now.max(search.due().min(first));
+            if now >= ms(during.end) {
+                return;
+            }
+            if first <= now {
+                if let Some((_, size)) = answers.pop_first() {
+                    search.answered(now, size);
+                }
+            } else if let Some(size) = search.tick(now, TOP) {
+                let takes = answer(search, now.as_nanos() / 1_000_000, size);
+                answers.extend(takes.map(|takes| (now + takes, size)));
+            }
+        }
     }
 
     #[test]
@@ -302,6 +399,36 @@ mod tests {
         assert!(limit.flatten().is_some());
         run(&mut search, 100, 100, |_| false);
         assert_eq!(search.limit(), None);
+    }
+
+    #[test]
+    fn an_outage_of_any_length_at_any_phase_narrows_no_path() {
+        for from in (60_000..120_000).step_by(1100) {
+            for length in (0..12_000).step_by(100) {
+                let mut search = Search::new(Instant::ZERO, 576, TOP);
+                run_ms(&mut search, 0..from + length + 60_000, |search, at, _| {
+                    let limit = search.limit();
+                    assert!(
+                        matches!(limit, None | Some(None)),
+                        "{limit:?} at {at}, down from {from} for {length} ms"
+                    );
+                    let is_down = (from..from + length).contains(&at);
+                    (!is_down).then_some(Duration::from_millis(10))
+                });
+                assert!(matches!(search.limit(), None | Some(None)));
+            }
+        }
+    }
+
+    #[test]
+    fn answers_that_take_longer_than_the_time_for_them_narrow_no_path() {
+        for delay in [500, 999, 1001, 1500, 2500, 2900] {
+            let mut search = Search::new(Instant::ZERO, 576, TOP);
+            run_ms(&mut search, 0..1_000_000, |_, _, _| {
+                Some(Duration::from_millis(delay))
+            });
+            assert_eq!(search.limit(), Some(None), "{delay} ms");
+        }
     }
 
     #[test]

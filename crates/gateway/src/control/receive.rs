@@ -36,7 +36,7 @@ impl Control {
                     let outcome = {
                         let interface = self.interface_mut(from);
                         let (neighbors, answers) =
-                            (&mut interface.neighbors, &mut interface.answers);
+                            (&mut interface.neighbors, &mut interface.neighbor_answers);
                         neighbors.receive_arp(inside, packet, answers, &mut frames)
                     };
                     self.hold(from, &mut frames);
@@ -85,7 +85,7 @@ impl Control {
                 }
                 match kind {
                     icmp::ECHO_REQUEST4 => {
-                        let to = self.answer(inside, from, bytes)?;
+                        let to = self.echo_reply_to(inside, from, bytes)?;
                         let mac = self.interface_mut(from).mac();
                         let reply = icmp::reply4(payload);
                         let reply = frame::ipv4(to, mac, dst, src, frame::ICMP, &reply);
@@ -139,7 +139,7 @@ impl Control {
             // A peer must not tell us about our own link.
             tare_neighbor::SOLICITATION if from != InterfaceId::Tunnel => {
                 let interface = self.interface_mut(from);
-                let answers = &mut interface.answers;
+                let answers = &mut interface.neighbor_answers;
                 let outcome = interface.neighbors.receive_solicitation(
                     inside,
                     &ip,
@@ -160,7 +160,7 @@ impl Control {
                 if !ipv6::is_host(ip.src) || self.is_own(src.into()) {
                     return Err(Ignored::Source);
                 }
-                let to = self.answer(inside, from, bytes)?;
+                let to = self.echo_reply_to(inside, from, bytes)?;
                 let mac = self.interface_mut(from).mac();
                 let reply = icmp::reply6(payload);
                 let reply = frame::icmpv6(to, mac, dst, src, frame::TTL, reply);
@@ -185,21 +185,25 @@ impl Control {
         self.is_ours(InterfaceId::Private, address)
     }
 
-    /// The station that an answer goes to, if there is to be one: the one that asked.
-    fn answer(&mut self, inside: Instant, from: InterfaceId, bytes: &[u8]) -> Result<Mac, Ignored> {
+    /// Returns the station that an echo reply goes to, the one that asked, if there is to be one.
+    fn echo_reply_to(
+        &mut self,
+        inside: Instant,
+        from: InterfaceId,
+        bytes: &[u8],
+    ) -> Result<Mac, Ignored> {
         let asker = bytes[6..].first_chunk::<6>().copied().unwrap_or_default();
         if from != InterfaceId::Tunnel
             && (!interface::is_unicast(bytes) || !tare_neighbor::is_station(asker))
         {
             return Err(Ignored::Source);
         }
-        // The tunnel's answers have a limit of their own kind: that of the private side, whose
-        // traffic they are.
-        let limits = match from {
-            InterfaceId::Public => &mut self.public.answers,
-            InterfaceId::Private | InterfaceId::Tunnel => &mut self.private.answers,
+        let limit = match from {
+            InterfaceId::Public => &mut self.public.echo_replies,
+            InterfaceId::Private => &mut self.private.echo_replies,
+            InterfaceId::Tunnel => &mut self.tunnel_echo_replies,
         };
-        if !limits.take(inside) {
+        if !limit.take(inside) {
             return Err(Ignored::Rate);
         }
         Ok(asker)
@@ -251,9 +255,12 @@ impl Control {
     ) -> Result<Taken, Ignored> {
         let message = Message::parse(payload).ok_or(Ignored::Malformed)?;
         let route = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
-        let entry = self.routes.entry(route).ok_or(Ignored::NotOurs)?;
+        let entry = self.routes.entry_mut(route).ok_or(Ignored::NotOurs)?;
         match message {
             Message::Probe(size) => {
+                if !entry.probe_answers.take(inside) {
+                    return Err(Ignored::Rate);
+                }
                 let answer = Message::Answer(size);
                 self.send_dummy(route, answer, Message::LEN);
             }
@@ -297,5 +304,65 @@ impl Control {
             Err(neighbor::Ignored::Unsolicited) => Err(Ignored::Unsolicited),
             Err(neighbor::Ignored::Rate) => Err(Ignored::Rate),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{dummy, Actions};
+    use super::*;
+    use crate::config::Config;
+    use crate::dataplane::{ERROR_BURST, ERROR_INTERVAL};
+    use crate::interface::InterfaceState;
+
+    const CONFIG: &str = r#"
+        private-interface { device private; ip4 172.16.0.10; nexthop-mac 02:00:00:00:01:09; }
+        public-interface { device public; ip4 192.0.2.16; nexthop-mac 02:00:00:00:02:02; }
+        route { id one; gw-ip4 192.0.2.17; net "172.17.0.0/16"; spi 1001;
+          preshared-key 91440DA06376A668AC4959A840A125D75FB544E8AA25A08B813E49F0A4B2E270; }
+        route { id two; gw-ip4 192.0.2.18; net "172.18.0.0/16"; spi 1002;
+          preshared-key 91440DA06376A668AC4959A840A125D75FB544E8AA25A08B813E49F0A4B2E271; }
+    "#;
+
+    #[test]
+    fn a_peer_that_floods_with_probes_is_answered_at_a_bounded_rate_and_costs_no_other_one() {
+        let (config, _) = Config::parse("test", CONFIG.as_bytes()).unwrap();
+        let link = |mac| InterfaceState {
+            mac,
+            mtu: 1500,
+            up: true,
+        };
+        let (private, public) = (link([2, 0, 0, 0, 1, 1]), link([2, 0, 0, 0, 1, 2]));
+        let begun = Instant::from_nanos(1_000_000_000);
+        let entropy = Box::new(|bytes: &mut [u8]| bytes.fill(7));
+        let control = Control::new(config, private, public, 1, entropy, begun);
+        let (mut control, _) = control.unwrap();
+        let answers = |control: &mut Control, now| {
+            let mut actions = Actions::default();
+            control.tick(now, &mut actions);
+            let frames = actions.frames.iter();
+            frames.filter(|(to, _)| *to == InterfaceId::Tunnel).count()
+        };
+        answers(&mut control, begun);
+        let probe = |route| dummy(route, &Message::Probe(1500).payload(1446));
+        let (mut flood, mut other) = (0, 0);
+        for ms in 0..1000 {
+            let now = begun + Duration::from_millis(ms);
+            for _ in 0..10 {
+                control.receive(now, InterfaceId::Tunnel, &probe(0));
+            }
+            flood += answers(&mut control, now);
+            // As fast as a search over a path of 20 ms does.
+            if ms % 20 == 0 {
+                control.receive(now, InterfaceId::Tunnel, &probe(1));
+                other += answers(&mut control, now);
+            }
+        }
+        let most = u128::from(ERROR_BURST) + 1000 / ERROR_INTERVAL.as_millis();
+        assert!((100..=most as usize).contains(&flood), "{flood} of {most}");
+        assert_eq!(other, 50);
+        assert!(control.counters().ignored(Ignored::Rate) > 9000);
     }
 }

@@ -11,11 +11,11 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use tare_gcm::Key;
 use tare_memory::Shared;
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
 use super::totals::{RouteCounters, Totals};
 use crate::config::{self, Config, Keys, SaKey};
-use crate::dataplane::{DropTable, InboundSa, OutboundSa, Outer, SequenceMode};
+use crate::dataplane::{error_limit, DropTable, InboundSa, OutboundSa, Outer, SequenceMode};
 use crate::exchange::{RouteKeys, SaKeys};
 use handover::{Direction, SecretKeys};
 
@@ -34,6 +34,9 @@ pub(super) struct Entry {
     pub(super) totals: Totals,
     /// The time at which keys were agreed on last.
     pub(super) handshake: Option<Instant>,
+    /// Limits answers to the peer's probes of the path: each route has its own limit, so that no
+    /// peer costs another one an answer.
+    pub(super) probe_answers: TokenBucket,
 }
 
 pub(super) struct Inbound {
@@ -224,6 +227,7 @@ impl Routes {
             secrets: SecretKeys::default(),
             totals,
             handshake: None,
+            probe_answers: error_limit(),
         });
         if let Keys::Manual { inbound, outbound } = &route.keys {
             for sa in inbound {

@@ -1,14 +1,14 @@
 //! A gateway like the one that [`run`](super::run) runs, with one worker, whose ports are in memory
 //! and whose two threads are the caller's: for the benchmark.
 
-use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
 
 use tare_port::{Burst, Pool, Port, BURST};
 use tare_sim::Instant;
 
 use super::interfaces::Plan;
-use super::shared::{Counts, Order, Published, Shared, WorkerEvent};
+use super::shared::{control_queues, Counts, Inbox, Order, Published, Shared, WorkerEvent};
 use super::worker::takeover::Takeover;
 use super::worker::{Loop, Ports, Station, Worker};
 use super::QUEUE;
@@ -27,7 +27,7 @@ pub(crate) struct InMemory {
     state: Loop,
     plan: Arc<Plan>,
     base: Counts,
-    events: Receiver<WorkerEvent>,
+    inbox: Inbox,
     tasks: SyncSender<Task>,
 }
 
@@ -48,7 +48,7 @@ impl InMemory {
             plan: Arc::clone(&plan),
         };
         let shared = Shared::new(published, 1, true, Order::Forward).map_err(|e| e.to_string())?;
-        let (to_control, events) = sync_channel(QUEUE);
+        let (to_control, inbox) = control_queues();
         let (tasks, worker_tasks) = sync_channel(QUEUE);
         let id = ids.pop().ok_or("a gateway without a worker")?;
         let tables = Arc::clone(control.tables());
@@ -59,7 +59,7 @@ impl InMemory {
                 number: 0,
                 id: None,
                 shared: Arc::new(shared),
-                events: to_control,
+                to_control,
                 tasks: worker_tasks,
                 inherited: None,
             },
@@ -76,7 +76,7 @@ impl InMemory {
             state: Loop::default(),
             plan,
             base: Counts::default(),
-            events,
+            inbox,
             tasks,
         })
     }
@@ -102,7 +102,10 @@ impl InMemory {
 
     /// Does what the control thread has to do.
     pub(crate) fn control(&mut self, now: Instant) {
-        for event in self.events.try_iter() {
+        for (from, frame) in self.inbox.neighbor_frames() {
+            self.control.receive(now, from, &frame);
+        }
+        for event in self.inbox.events.try_iter() {
             if let WorkerEvent::Frame(from, frame) = event {
                 self.control.receive(now, from, &frame);
             }

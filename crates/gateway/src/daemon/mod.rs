@@ -2,7 +2,7 @@
 //!
 //! Workers own a queue of each interface and forward; they look for new tables once per burst and
 //! never wait for another thread. The control thread owns configuration, keys, next hops and the
-//! log. Frames for it wait in a bounded queue.
+//! log. Frames for it wait in bounded queues, one of which is for ARP and neighbor discovery alone.
 
 mod handover;
 mod in_memory;
@@ -43,13 +43,13 @@ use lock::InterfaceLocks;
 
 pub(crate) use in_memory::InMemory;
 pub use report::{PortCounters, PortReport, Report, WorkerReport};
-use shared::{Counts, Order, Published, Shared, WorkerEvent};
+use shared::{control_queues, Counts, Inbox, Order, Published, Shared, ToControl, WorkerEvent};
 use worker::Worker;
 
 /// The name of this kind of daemon, in the names of its sockets.
 pub const KIND: &str = "gateway";
 
-/// Frames that may wait for the control side, and frames of its own that may wait to be sent.
+/// Frames of the control side that may wait to be sent.
 const QUEUE: usize = 4096;
 /// Frames that the control side takes before it looks at anything else.
 const BATCH: usize = 256;
@@ -95,7 +95,7 @@ pub enum Error {
     Port(tare_port::Error),
     /// Another gateway uses an interface.
     Lock(String),
-    /// The ports of a worker.
+    /// A worker: its ports could not be opened, or it has ended.
     Worker(String),
     /// The CPU that a thread should be bound to.
     Cpu(BindError),
@@ -129,22 +129,21 @@ impl std::error::Error for Error {}
 /// Runs a gateway on this thread and on those that it starts, until a stop is requested.
 ///
 /// # Errors
-/// It cannot be started. Once it runs it goes on, and reports errors in its log.
+/// It cannot be started, or a worker has ended by itself. Every other error while it runs is
+/// reported in its log, and it goes on.
 pub fn run(options: Options) -> Result<(), Error> {
     let (daemon, workers) = Daemon::start(options, false)?;
-    daemon.serve(workers);
-    Ok(())
+    daemon.serve(workers)
 }
 
 /// Takes over from the gateway that runs by the same configuration file or status socket, with its
 /// ports, SAs and next hops, and goes on in its place as [`run`] does. No packet is lost.
 ///
 /// # Errors
-/// There is none, or it cannot be taken over; it goes on then.
+/// There is none, or it cannot be taken over; it goes on then. Later as [`run`].
 pub fn take_over(options: Options) -> Result<(), Error> {
     let (daemon, workers) = Daemon::start(options, true)?;
-    daemon.serve(workers);
-    Ok(())
+    daemon.serve(workers)
 }
 
 /// Reads a configuration without running it.
@@ -192,13 +191,13 @@ struct Daemon {
     interfaces: Interfaces,
     locks: InterfaceLocks,
     shared: Arc<Shared>,
-    events: Receiver<WorkerEvent>,
+    inbox: Inbox,
     tasks: SyncSender<Task>,
     own_lost: u64,
     /// The counters of the workers of the process before.
     before: Vec<Counts>,
     /// For threads that tell of events.
-    to_control: SyncSender<WorkerEvent>,
+    to_control: ToControl,
     listener: Option<Listener>,
     /// The process that is ready to take over.
     /// With the time at which it is handed over to at the latest.
@@ -211,11 +210,12 @@ type Workers = Vec<JoinHandle<()>>;
 
 impl Daemon {
     fn start(options: Options, takes_over: bool) -> Result<(Daemon, Workers), Error> {
-        let (to_control, events) = sync_channel(QUEUE);
+        // First, so that the threads for log, files and clients are on this CPU as well, and take
+        // none from the workers.
+        bind_to_cpu(options.cpus.first().copied()).map_err(Error::Cpu)?;
+        let (to_control, inbox) = control_queues();
         let wake = to_control.clone();
-        let wake = move || {
-            let _ = wake.try_send(WorkerEvent::Wake);
-        };
+        let wake = move || wake.wake();
         let signals = options.signals.clone();
         let mut host = Host::new(
             &options.config,
@@ -261,7 +261,7 @@ impl Daemon {
             interfaces,
             locks,
             shared: Arc::new(shared.map_err(Error::System)?),
-            events,
+            inbox,
             tasks,
             own_lost: 0,
             before: Vec::new(),
@@ -295,7 +295,6 @@ impl Daemon {
         let ports = predecessor.as_mut().map(Predecessor::take_ports);
         self.start_workers(workers, ids, tasks, ports.unwrap_or_default())?;
         self.wait_for_ports(workers.len())?;
-        bind_to_cpu(self.options.cpus.first().copied()).map_err(Error::Cpu)?;
         if let Some(predecessor) = predecessor {
             self.succeed(predecessor).map_err(Error::Handover)?;
         }
@@ -317,7 +316,7 @@ impl Daemon {
                 number,
                 id: Some(id),
                 shared: Arc::clone(&self.shared),
-                events: self.to_control.clone(),
+                to_control: self.to_control.clone(),
                 // Frames of the control side leave by the first worker's ports.
                 tasks: tasks.take().unwrap_or_else(|| sync_channel(1).1),
                 inherited: inherited.next(),
@@ -344,7 +343,7 @@ impl Daemon {
     fn wait_for_ports(&self, workers: usize) -> Result<(), Error> {
         for _ in 0..workers {
             loop {
-                match self.events.recv() {
+                match self.inbox.events.recv() {
                     Ok(WorkerEvent::Opened(number, Ok(kinds))) => {
                         self.log_opened(number, &kinds);
                         break;
@@ -383,32 +382,46 @@ impl Daemon {
         Ok(())
     }
 
-    fn serve(mut self, workers: Workers) {
+    /// Does the work of the control thread until a stop is requested.
+    ///
+    /// # Errors
+    /// A worker has ended by itself.
+    fn serve(mut self, workers: Workers) -> Result<(), Error> {
+        let mut outcome = Ok(());
         let mut actions = Actions::default();
         let mut interfaces_at = Instant::ZERO;
         while !self.host.is_stopped() {
             let now = Instant::now();
             let next = self.control.next_deadline().min(interfaces_at);
             let wait = next.since(now).min(self.host.wait(now));
-            let mut event = match self.events.recv_timeout(wait) {
+            let mut event = match self.inbox.events.recv_timeout(wait) {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let now = Instant::now();
+            for (from, frame) in self.inbox.neighbor_frames() {
+                self.control.receive(now, from, &frame);
+            }
             let mut left = BATCH;
             while let Some(one) = event {
                 self.handle(now, one);
                 left -= 1;
                 event = match left {
                     0 => None,
-                    _ => self.events.try_recv().ok(),
+                    _ => self.inbox.events.try_recv().ok(),
                 };
             }
             if now >= interfaces_at {
                 interfaces_at = now + INTERFACES_INTERVAL;
                 self.look_at_interfaces(now);
                 self.locks.answer();
+                // Its packets would be lost for good while the routes are still reported as up, so
+                // the gateway ends, and a supervisor starts it again.
+                outcome = check_running(&workers);
+                if outcome.is_err() {
+                    break;
+                }
             }
             if let Some(changed) = self.host.changed_config(now) {
                 self.reload(now, changed);
@@ -427,6 +440,7 @@ impl Daemon {
             }
         }
         self.end(workers);
+        outcome
     }
 
     fn handle(&mut self, now: Instant, event: WorkerEvent) {
@@ -580,11 +594,11 @@ impl Daemon {
         // A worker that has an event to tell waits for room among them; without a receiver it goes
         // on at once.
         let (_, none) = sync_channel(1);
-        drop(std::mem::replace(&mut self.events, none));
+        drop(std::mem::replace(&mut self.inbox.events, none));
         let log = self.host.log();
-        for worker in workers {
+        for (number, worker) in workers.into_iter().enumerate() {
             if worker.join().is_err() {
-                let record = Record::new(Level::Error, "worker");
+                let record = Record::new(Level::Error, "worker").with("worker", number);
                 log.write(&record.with("error", "it has panicked"));
             }
         }
@@ -608,6 +622,16 @@ impl Daemon {
         }
         let uptime = report.process.uptime_s;
         log.write(&Record::new(Level::Info, "stopped").with("uptime_s", uptime));
+    }
+}
+
+/// Returns an error if a worker has ended, which none does before it is ordered to.
+fn check_running(workers: &Workers) -> Result<(), Error> {
+    match workers.iter().position(JoinHandle::is_finished) {
+        None => Ok(()),
+        Some(number) => Err(Error::Worker(format!(
+            "worker {number} has ended by itself, so the gateway ends; the log may say why"
+        ))),
     }
 }
 
@@ -649,4 +673,25 @@ fn record(warning: &Warning) -> Record {
         None => record,
     };
     record.with("text", warning.text.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_ended_by_itself_ends_the_gateway() {
+        let (stop, stopped) = sync_channel::<()>(0);
+        let mut workers: Workers = vec![std::thread::spawn(move || {
+            let _ = stopped.recv();
+        })];
+        assert!(check_running(&workers).is_ok());
+        workers.push(std::thread::spawn(|| panic!("an injected fault")));
+        while !workers[1].is_finished() {
+            std::thread::yield_now();
+        }
+        let error = check_running(&workers).unwrap_err().to_string();
+        assert!(error.contains("worker 1 has ended"), "{error}");
+        drop(stop);
+    }
 }

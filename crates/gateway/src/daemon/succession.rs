@@ -27,7 +27,7 @@ impl Daemon {
         self.listener = None;
         let Some(path) = path else { return };
         let shared = std::sync::Arc::clone(&self.shared);
-        match Listener::start(path.clone(), shared, self.to_control.clone()) {
+        match Listener::start(path.clone(), shared, self.to_control.events.clone()) {
             Ok(listener) => self.listener = Some(listener),
             Err(error) => {
                 let record = Record::new(Level::Warn, "service");
@@ -157,7 +157,7 @@ impl Daemon {
             if Instant::now() >= end {
                 return Err("a worker of the gateway that runs did not stop in time".into());
             }
-            match self.events.recv_timeout(Duration::from_millis(1)) {
+            match self.inbox.events.recv_timeout(Duration::from_millis(1)) {
                 Ok(event) => late.push(event),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }

@@ -2,7 +2,7 @@
 
 pub(super) mod takeover;
 
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tare_port::{open, Burst, Descriptors, Frame, Interface, Layout, Opened, Pool
 use tare_sim::Instant;
 
 use super::interfaces::{InterfaceQueues, Plan};
-use super::shared::{pass, unpoisoned, Counts, Order, Shared, WorkerEvent, WorkerState};
+use super::shared::{pass, unpoisoned, Counts, Order, Shared, ToControl, WorkerEvent, WorkerState};
 use crate::dataplane::{Dataplane, WorkerId};
 use crate::forwarder::{Forwarder, Sink, Task};
 use crate::interface::InterfaceId;
@@ -43,7 +43,7 @@ pub(super) struct Worker {
     /// `None` while a data plane has it.
     pub(super) id: Option<WorkerId>,
     pub(super) shared: Arc<Shared>,
-    pub(super) events: SyncSender<WorkerEvent>,
+    pub(super) to_control: ToControl,
     pub(super) tasks: Receiver<Task>,
     /// The ports of another process, private and public, until they are opened.
     pub(super) inherited: Option<[Descriptors; 2]>,
@@ -67,6 +67,7 @@ impl Worker {
                 Ok((station, kinds)) => {
                     [base.private_kind, base.public_kind] = kinds.clone();
                     let _ = self
+                        .to_control
                         .events
                         .send(WorkerEvent::Opened(self.number, Ok(kinds)));
                     station
@@ -74,6 +75,7 @@ impl Worker {
                 Err(error) => {
                     let error = error.to_string();
                     let _ = self
+                        .to_control
                         .events
                         .send(WorkerEvent::Opened(self.number, Err(error)));
                     self.nap(RETRY);
@@ -91,6 +93,7 @@ impl Worker {
                 Left::Replanned => {}
                 Left::Lost(error) => {
                     let _ = self
+                        .to_control
                         .events
                         .send(WorkerEvent::Lost(self.number, error.to_string()));
                     self.nap(RETRY);
@@ -191,7 +194,7 @@ impl Sink for PortSink<'_> {
     }
 
     fn control(&mut self, from: InterfaceId, frame: &Frame) {
-        pass(&self.worker.shared, &self.worker.events, from, frame);
+        pass(&self.worker.shared, &self.worker.to_control, from, frame);
     }
 }
 

@@ -30,41 +30,68 @@ pub(crate) const fn error_limit() -> TokenBucket {
 
 /// Kinds of error, with what their second word says.
 #[derive(Clone, Copy)]
-enum Kind {
+pub(super) enum ErrorKind {
     TimeExceeded,
     NoRoute,
     TooBig(usize),
 }
 
-pub(super) fn time_exceeded(worker: &mut Dataplane, now: Instant, about: &Frame, to: &mut Burst) {
-    report(worker, now, about, Kind::TimeExceeded, to);
+/// The way that an error takes to the sender of a packet.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// By the private interface.
+    Private,
+    /// Through the tunnel.
+    Tunnel,
 }
 
-pub(super) fn no_route(worker: &mut Dataplane, now: Instant, about: &Frame, to: &mut Burst) {
-    report(worker, now, about, Kind::NoRoute, to);
+/// The limits on the errors of a worker.
+///
+/// A host that is not told that its packets are too big sends them for ever, so these errors have
+/// limits that no flood of other packets uses up; and what comes through the tunnel uses up none of
+/// the limits of the private side.
+pub(super) struct ErrorLimits {
+    too_big: [TokenBucket; 2],
+    other: [TokenBucket; 2],
 }
 
-pub(super) fn too_big(
-    worker: &mut Dataplane,
-    now: Instant,
-    about: &Frame,
-    mtu: usize,
-    to: &mut Burst,
-) {
-    report(worker, now, about, Kind::TooBig(mtu), to);
+impl Default for ErrorLimits {
+    fn default() -> ErrorLimits {
+        ErrorLimits {
+            too_big: [error_limit(); 2],
+            other: [error_limit(); 2],
+        }
+    }
+}
+
+impl ErrorLimits {
+    fn take(&mut self, now: Instant, kind: ErrorKind, way: Way) -> bool {
+        let limits = match kind {
+            ErrorKind::TooBig(_) => &mut self.too_big,
+            ErrorKind::TimeExceeded | ErrorKind::NoRoute => &mut self.other,
+        };
+        limits[way as usize].take(now)
+    }
 }
 
 /// Adds an error about a packet to `to`, unless the packet must not be answered or too many were
 /// sent. Off the fast path.
 #[cold]
-fn report(worker: &mut Dataplane, now: Instant, about: &Frame, kind: Kind, to: &mut Burst) {
+pub(super) fn report(
+    worker: &mut Dataplane,
+    now: Instant,
+    about: &Frame,
+    kind: ErrorKind,
+    way: Way,
+    to: &mut Burst,
+) {
     let inner = about.get(HEADER..).unwrap_or_default();
     let error = match ethernet::kind(about) {
         Some(ethernet::IPV4) => about_v4(worker, inner, kind),
         _ => about_v6(worker, inner, kind),
     };
     let Some(error) = error else { return };
-    let allowed = worker.errors.take(now);
+    let allowed = worker.errors.take(now, kind, way);
     let direction: &mut TrafficCounters = &mut worker.sent;
     if !allowed {
         direction.errors_suppressed += 1;
@@ -95,7 +122,7 @@ fn report(worker: &mut Dataplane, now: Instant, about: &Frame, kind: Kind, to: &
     }
 }
 
-fn about_v4(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
+fn about_v4(worker: &Dataplane, packet: &[u8], kind: ErrorKind) -> Option<Vec<u8>> {
     let own = worker.tables.private.ip4?;
     let ip = Ipv4::parse(packet).ok()?;
     // RFC 1812, 4.3.2.7: no error about an ICMP error, about a fragment other than the first, or to
@@ -108,10 +135,10 @@ fn about_v4(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
         return None;
     }
     let (kind, code, word) = match kind {
-        Kind::TimeExceeded => (11, 0, 0),
-        Kind::NoRoute => (3, 0, 0),
+        ErrorKind::TimeExceeded => (11, 0, 0),
+        ErrorKind::NoRoute => (3, 0, 0),
         // RFC 1191, 4: the lower half of the second word is the MTU of the next hop.
-        Kind::TooBig(mtu) => (3, 4, mtu.min(0xffff) as u32),
+        ErrorKind::TooBig(mtu) => (3, 4, mtu.min(0xffff) as u32),
     };
     let quoted = ip.total_len.min(ERROR_MAX_V4 - ipv4::HEADER - 8);
     let mut message = icmp(kind, code, word, &packet[..quoted]);
@@ -133,7 +160,7 @@ fn about_v4(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
     Some(error)
 }
 
-fn about_v6(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
+fn about_v6(worker: &Dataplane, packet: &[u8], kind: ErrorKind) -> Option<Vec<u8>> {
     let own = worker.tables.private.ip6?;
     let ip = Ipv6::parse(packet).ok()?;
     // RFC 4443, 2.4 (e).
@@ -145,10 +172,10 @@ fn about_v6(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
         return None;
     }
     let (kind, code, word) = match kind {
-        Kind::TimeExceeded => (3, 0, 0),
-        Kind::NoRoute => (1, 0, 0),
+        ErrorKind::TimeExceeded => (3, 0, 0),
+        ErrorKind::NoRoute => (1, 0, 0),
         // RFC 8200, 5: every link takes 1280 bytes.
-        Kind::TooBig(mtu) => (2, 0, mtu.max(ERROR_MAX_V6) as u32),
+        ErrorKind::TooBig(mtu) => (2, 0, mtu.max(ERROR_MAX_V6) as u32),
     };
     let quoted = ip.total_len.min(ERROR_MAX_V6 - ipv6::HEADER - 8);
     let mut message = icmp(kind, code, word, &packet[..quoted]);

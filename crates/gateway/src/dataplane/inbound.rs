@@ -14,6 +14,7 @@ use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
 use super::group::BoundTables;
+use super::icmp::{self, ErrorKind, Way};
 use super::prefixes::MARTIAN;
 use super::sa::InboundSa;
 use super::sequence::add;
@@ -22,8 +23,8 @@ use super::version::{Exception, RouteBy, Version, V4, V6};
 use super::window::Refused;
 use super::worker::WorkerId;
 use super::{
-    discard, fragment, icmp, link_kind, set_aside, Dataplane, DropReason, Output, OwnAddresses,
-    Station, KEYS_AHEAD,
+    discard, fragment, link_kind, set_aside, Dataplane, DropReason, Output, OwnAddresses, Station,
+    KEYS_AHEAD,
 };
 use crate::dataplane::ecn;
 use crate::dataplane::esp::{self, Aad};
@@ -522,7 +523,8 @@ fn part(
                 Ok(())
             }
             Exit::NoHopLeft => {
-                icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
+                let kind = ErrorKind::TimeExceeded;
+                icmp::report(worker, now, &frame, kind, Way::Tunnel, &mut output.tunnel);
                 Err(DropReason::TtlExceeded)
             }
             Exit::TooLong { is_v4 } => fit(worker, tables, now, &frame, is_v4, output),
@@ -650,7 +652,8 @@ fn fit(
     let mtu = usize::from(tables.private.mtu);
     let whole = Ipv4::parse(&frame[HEADER..]);
     let Some(ip) = whole.ok().filter(|ip| is_v4 && !ip.dont_fragment()) else {
-        icmp::too_big(worker, now, frame, mtu, &mut output.tunnel);
+        let kind = ErrorKind::TooBig(mtu);
+        icmp::report(worker, now, frame, kind, Way::Tunnel, &mut output.tunnel);
         return Err(DropReason::TooBig);
     };
     let made = fragment::fragment(frame, &ip, mtu, &worker.pool, &mut output.forward);

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_port::{Burst, Frame, Pool};
-use tare_sim::{Instant, TokenBucket};
+use tare_sim::Instant;
 
 pub use counters::{DropCounts, DropReason, DropTable, RouteDrops, TrafficCounters};
 pub(crate) use icmp::error_limit;
@@ -57,7 +57,7 @@ pub struct Dataplane {
     own: OwnAddresses,
     pool: Pool,
     id: WorkerId,
-    errors: TokenBucket,
+    errors: icmp::ErrorLimits,
     outbound: outbound::Scratch,
     inbound: inbound::Scratch,
     sent: TrafficCounters,
@@ -97,7 +97,7 @@ impl Dataplane {
             tables: Arc::new(tables),
             pool,
             id: worker,
-            errors: error_limit(),
+            errors: icmp::ErrorLimits::default(),
             outbound: outbound::Scratch::default(),
             inbound: inbound::Scratch::default(),
             sent: TrafficCounters::default(),

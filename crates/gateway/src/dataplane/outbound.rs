@@ -13,13 +13,14 @@ use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
 use super::group::BoundTables;
+use super::icmp::{self, ErrorKind, Way};
 use super::prefixes::MARTIAN;
 use super::sa::{OutboundSa, OuterHeader};
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
 use super::worker::WorkerId;
 use super::{
-    discard, fragment, icmp, link_kind, set_aside, Dataplane, DropReason, InterfaceHeaders, Origin,
+    discard, fragment, link_kind, set_aside, Dataplane, DropReason, InterfaceHeaders, Origin,
     Output, Station, KEYS_AHEAD,
 };
 use crate::dataplane::esp::{self, Aad};
@@ -270,7 +271,14 @@ fn admit<V: Version>(
         }
     }
     if inner.hops <= 1 {
-        icmp::time_exceeded(worker, now, frame, back);
+        icmp::report(
+            worker,
+            now,
+            frame,
+            ErrorKind::TimeExceeded,
+            Way::Private,
+            back,
+        );
         let drops = &tables.drops;
         drops.outbound(inner.route, DropReason::TtlExceeded, &worker.id);
         return Err(DropReason::TtlExceeded);
@@ -279,7 +287,7 @@ fn admit<V: Version>(
         if inner.route == MARTIAN {
             return Err(DropReason::MartianDestination);
         }
-        icmp::no_route(worker, now, frame, back);
+        icmp::report(worker, now, frame, ErrorKind::NoRoute, Way::Private, back);
         return Err(DropReason::NoRoute);
     }
     // Ethernet pads what is short.
@@ -349,7 +357,8 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
                     }
                 }
                 _ => {
-                    icmp::too_big(worker, now, &frame, inner_max, &mut output.back);
+                    let (kind, to) = (ErrorKind::TooBig(inner_max), &mut output.back);
+                    icmp::report(worker, now, &frame, kind, Way::Private, to);
                     drop(worker, job, DropReason::TooBig);
                 }
             }

@@ -11,7 +11,7 @@ use tare_packet::wire::{Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet
 use tare_packet::{checksum, ethernet};
 use tare_sim::{Instant, TokenBucket};
 
-use crate::pair::{bytes, Packet, Pair, Shape, FAR4, HOST, NEAR4, NEAR6};
+use crate::pair::{bytes, Packet, Pair, Shape, FAR4, FAR_MAC, HOST, NEAR4, NEAR6};
 
 /// Type, code, second word and quoted bytes of an ICMP error, whose addresses and checksums are
 /// checked.
@@ -174,4 +174,75 @@ fn errors_come_at_a_bounded_rate() {
     assert_eq!(sent(&mut limit, now), 0);
     now += Duration::from_millis(100);
     assert_eq!(sent(&mut limit, now), 10);
+}
+
+#[test]
+fn a_flood_of_other_errors_suppresses_no_packet_too_big() {
+    let mut pair = Pair::new(Shape::default());
+    let dying = Packet {
+        ttl: 1,
+        ..Packet::v4(100)
+    }
+    .bytes();
+    let unroutable = Packet {
+        dst: "10.9.9.9".parse().unwrap(),
+        ..Packet::v4(100)
+    }
+    .bytes();
+    let long = Packet::v4(1514).bytes();
+    for second in 0..10 {
+        for _ in 0..1000 {
+            pair.now += Duration::from_millis(1);
+            for _ in 0..5 {
+                pair.seal(&[dying.clone(), unroutable.clone()]);
+            }
+        }
+        let output = pair.seal(std::slice::from_ref(&long));
+        let found: Vec<_> = output.back.iter().map(|frame| error(frame)).collect();
+        assert_eq!(found.len(), 1, "second {second}");
+        assert_eq!((found[0].0, found[0].1), (3, 4));
+    }
+    // The flood is answered at the rate of one limit.
+    let sent = pair.near.sent().errors_sent;
+    assert!((1000..=1061).contains(&sent), "{sent}");
+}
+
+#[test]
+fn errors_through_the_tunnel_use_up_none_of_the_other_side_and_no_packet_too_big() {
+    let mut pair = Pair::new(Shape {
+        private_mtu: 1000,
+        ..Shape::default()
+    });
+    let dying = Packet {
+        ttl: 2,
+        ..Packet::v4(100)
+    }
+    .bytes();
+    let long = Packet::v4(1214).bytes();
+    for second in 0..3 {
+        for _ in 0..1000 {
+            pair.now += Duration::from_millis(1);
+            let sealed = bytes(&pair.seal(&vec![dying.clone(); 10]).forward);
+            pair.open(&sealed);
+        }
+        let before = pair.far.sent().errors_sent;
+        let sealed = bytes(&pair.seal(std::slice::from_ref(&long)).forward);
+        let output = pair.open(&sealed);
+        assert_eq!(output.tunnel.len(), 1, "second {second}");
+        assert_eq!(output.tunnel[0][HEADER + 20..HEADER + 22], [3, 4]);
+        assert_eq!(pair.far.sent().errors_sent - before, 1);
+        // A packet of the far gateway's own private side.
+        let expired = Packet {
+            ttl: 1,
+            src: IpAddr::V4(FAR4.into()),
+            dst: IpAddr::V4(NEAR4.into()),
+            ..Packet::v4(100)
+        };
+        let mut frame = expired.bytes();
+        frame[..6].copy_from_slice(&FAR_MAC);
+        let mut burst = vec![pair.pool.copy(&frame).unwrap()];
+        let mut output = tare_gateway::dataplane::Output::default();
+        pair.far.outbound(pair.now, &mut burst, &mut output);
+        assert_eq!(output.back.len(), 1, "second {second}");
+    }
 }

@@ -6,7 +6,10 @@ use tare_gateway::control::{Ignored, Taken};
 use tare_gateway::dataplane::DropReason;
 use tare_packet::ethernet::{self, HEADER};
 
-use crate::neighbors::{arp, echo4, echo6, solicitation, too_big4};
+use crate::neighbors::{
+    arp, echo4, echo6, private_arp, private_echo4, private_solicitation, solicitation, too_big4,
+    tunnel_echo4,
+};
 use crate::testbed::{packet, Testbed};
 
 /// One frame of every kind that a gateway knows, and the side that it comes in by.
@@ -176,6 +179,72 @@ fn a_flood_of_questions_is_answered_at_a_bounded_rate() {
     let counters = *testbed.node(0).control().counters();
     assert!(counters.taken(Taken::Echo) > 10 && counters.taken(Taken::NeighborAsked) > 10);
     assert!(counters.ignored(Ignored::Rate) > 19_000);
+    // A burst of 50 each.
     let sent = testbed.sent_frames(0) - before;
-    assert!(sent <= 60, "{sent} answers");
+    assert!(sent <= 110, "{sent} answers");
+}
+
+#[test]
+fn a_flood_of_pings_costs_no_answer_to_a_neighbor() {
+    const SECONDS: u64 = 10;
+    // The pings come from the public link, from the private one and through the tunnel.
+    let cases = [
+        ("public", echo4(0), [arp(0), solicitation(0)]),
+        ("private", private_echo4(0), private_questions()),
+        ("tunnel", tunnel_echo4(1), private_questions()),
+    ];
+    for (name, ping, questions) in cases {
+        let mut testbed = Testbed::plain("");
+        testbed.wait_until_up(1.0);
+        testbed.run_for(5.0);
+        let before = *testbed.node(0).control().counters();
+        let answered = |testbed: &mut Testbed| {
+            let counters = testbed.node(0).control().counters();
+            counters.taken(Taken::NeighborAsked) - before.taken(Taken::NeighborAsked)
+        };
+        for ms in 0..SECONDS * 1000 {
+            for _ in 0..10 {
+                match name {
+                    "public" => testbed.inject(0, &ping),
+                    "private" => testbed.give(0, &ping),
+                    _ => testbed.give(1, &ping),
+                }
+            }
+            testbed.run_for(0.001);
+            if ms % 1000 == 500 {
+                for question in &questions {
+                    let before = answered(&mut testbed);
+                    match name {
+                        "public" => testbed.inject(0, question),
+                        _ => testbed.give(0, question),
+                    }
+                    assert_eq!(answered(&mut testbed) - before, 1, "{name} {ms}");
+                }
+            }
+        }
+        assert_eq!(answered(&mut testbed), 2 * SECONDS, "{name}");
+        let counters = testbed.node(0).control().counters();
+        let replies = counters.taken(Taken::Echo) - before.taken(Taken::Echo);
+        assert!((1000..=1051).contains(&replies), "{name} {replies}");
+    }
+}
+
+#[test]
+fn pings_of_one_side_cost_no_echo_reply_on_another() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    testbed.run_for(5.0);
+    let echoes = |testbed: &mut Testbed| testbed.node(0).control().counters().taken(Taken::Echo);
+    for _ in 0..1000 {
+        testbed.inject(0, &echo4(0));
+        testbed.give(1, &tunnel_echo4(1));
+        testbed.run_for(0.000_01);
+    }
+    let before = echoes(&mut testbed);
+    testbed.give(0, &private_echo4(0));
+    assert_eq!(echoes(&mut testbed) - before, 1);
+}
+
+fn private_questions() -> [Vec<u8>; 2] {
+    [private_arp(0), private_solicitation(0)]
 }

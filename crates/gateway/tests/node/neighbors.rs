@@ -28,6 +28,19 @@ fn arp_from(mac: Mac, source: [u8; 4], operation: u8, target: [u8; 4]) -> Vec<u8
     frame
 }
 
+/// A question of the host behind a gateway for the private address of that gateway.
+pub(crate) fn private_arp(side: usize) -> Vec<u8> {
+    let net = 16 + side as u8;
+    arp_from(HOST[side], [172, net, 0, 5], 1, [172, net, 0, 10])
+}
+
+/// The same for the private IPv6 address.
+pub(crate) fn private_solicitation(side: usize) -> Vec<u8> {
+    let net = 0x16 + side as u16;
+    let target = Ipv6Addr::new(0xfd00, net, 0, 0, 0, 0, 0, 0x10);
+    solicitation_for(target, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9), 255)
+}
+
 fn own6(side: usize) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x16 + side as u16)
 }
@@ -57,15 +70,19 @@ pub(crate) fn solicitation(side: usize) -> Vec<u8> {
 }
 
 fn solicitation_of(side: usize, source: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
-    let target = own6(side);
-    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x16 + side as u16);
+    solicitation_for(own6(side), source, hop_limit)
+}
+
+fn solicitation_for(target: Ipv6Addr, source: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
+    let last = target.segments()[7];
+    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, last);
     let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
     message.extend(target.octets());
     if !source.is_unspecified() {
         message.extend([1, 1]);
         message.extend(STRANGER);
     }
-    let to = [0x33, 0x33, 0xff, 0, 0, 0x16 + side as u8];
+    let to = [0x33, 0x33, 0xff, 0, 0, last as u8];
     icmp6(to, source, group, hop_limit, message)
 }
 
@@ -101,7 +118,21 @@ pub(crate) fn echo4(side: usize) -> Vec<u8> {
     ip4(PUBLIC[side], STRANGER, [192, 0, 2, 99], own, 1, &echo())
 }
 
-/// The same over IPv6.
+/// An echo request of the host behind a gateway to the private address of that gateway.
+pub(crate) fn private_echo4(side: usize) -> Vec<u8> {
+    let net = 16 + side as u8;
+    let (src, dst) = ([172, net, 0, 5], [172, net, 0, 10]);
+    ip4(PRIVATE[side], HOST[side], src, dst, 1, &echo())
+}
+
+/// An echo request of the host behind a gateway to the private address of the other one.
+pub(crate) fn tunnel_echo4(side: usize) -> Vec<u8> {
+    let (own, peer) = (16 + side as u8, 17 - side as u8);
+    let (src, dst) = ([172, own, 0, 5], [172, peer, 0, 10]);
+    ip4(PRIVATE[side], HOST[side], src, dst, 1, &echo())
+}
+
+/// An echo request to the public IPv6 address of a gateway.
 pub(crate) fn echo6(side: usize) -> Vec<u8> {
     let source = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x99);
     let message = vec![128, 0, 0, 0, 0x12, 0x34, 0, 1, 1, 2, 3];
@@ -292,17 +323,7 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
     testbed.inject(0, &echo6(0));
     // On the private side, from the host.
     testbed.host(0).other.clear();
-    testbed.give(
-        0,
-        &ip4(
-            PRIVATE[0],
-            HOST[0],
-            [172, 16, 0, 5],
-            [172, 16, 0, 10],
-            1,
-            &echo(),
-        ),
-    );
+    testbed.give(0, &private_echo4(0));
     let reply = testbed.host(0).other.pop().expect("a reply");
     assert_eq!(
         (&reply[..6], &reply[6..12]),
@@ -316,17 +337,7 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
     assert!(reply[..HEADER + 42].ends_with(b"how far is it?"));
     assert_eq!(taken(&mut testbed, Taken::Echo) - before, 3);
     // From the host behind the other gateway, whose reply comes back through the tunnel.
-    testbed.give(
-        1,
-        &ip4(
-            PRIVATE[1],
-            HOST[1],
-            [172, 17, 0, 5],
-            [172, 16, 0, 10],
-            1,
-            &echo(),
-        ),
-    );
+    testbed.give(1, &tunnel_echo4(1));
     testbed.run_for(0.1);
     let reply = testbed
         .host(1)

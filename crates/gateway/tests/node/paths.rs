@@ -94,3 +94,24 @@ fn a_peer_that_is_gone_narrows_no_path_and_is_found_again() {
     let found = path_mtu(&mut testbed);
     assert!((1400 - CLOSE..=1400).contains(&found), "{found}");
 }
+
+#[test]
+fn an_outage_that_ends_at_any_time_narrows_no_path() {
+    // The size in use is confirmed at 90, 91 and 92 s.
+    for tenth in 900..=960 {
+        let mut testbed = Testbed::plain("");
+        testbed.wait_until_up(1.0);
+        let until = |tenth: u64| tare_sim::Instant::ZERO + Duration::from_millis(100 * tenth);
+        testbed.run(until(850));
+        testbed.set_path(0, 0);
+        testbed.run(until(tenth));
+        testbed.set_path(0, usize::MAX);
+        for later in tenth..tenth + 100 {
+            testbed.run(until(later));
+            let found = path_mtu(&mut testbed);
+            assert_eq!(found, 1500, "at {later}, up again at {tenth}");
+        }
+        let logs = testbed.logs();
+        assert!(!logs.iter().any(|log| log.contains("path_mtu")), "{logs:?}");
+    }
+}

@@ -1,4 +1,4 @@
-//! The IP addresses of an interface, by rtnetlink (rtnetlink(7)): ioctls would change the first one.
+//! The IP addresses of an interface, by rtnetlink(7): ioctls would change the first one.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

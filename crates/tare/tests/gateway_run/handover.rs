@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -27,13 +27,14 @@ const LOSS_MAX: u64 = RATE / 100;
 /// Numbered packets in one direction at [`RATE`].
 struct Flow {
     stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
     sending: JoinHandle<u64>,
     receiving: JoinHandle<Arrived>,
 }
 
 #[derive(Debug, Default)]
 struct Arrived {
-    packets: u64,
+    packets: HashSet<u64>,
     /// Packets that came before.
     twice: Vec<(u64, Instant)>,
     /// The longest time without a packet.
@@ -45,6 +46,8 @@ impl Flow {
         let stop = Arc::new(AtomicBool::new(false));
         let address = to.local_addr().unwrap();
         let stopped = Arc::clone(&stop);
+        let sent = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&sent);
         let sending = thread::spawn(move || {
             let (begin, mut n) = (Instant::now(), 0u64);
             let mut packet = [0; 64];
@@ -56,6 +59,7 @@ impl Flow {
                     from.send_to(&packet, address).unwrap();
                     n += 1;
                 }
+                count.store(n, Ordering::Relaxed);
                 thread::sleep(Duration::from_micros(500));
             }
             n
@@ -65,7 +69,7 @@ impl Flow {
         to.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         let stopped = Arc::clone(&stop);
         let receiving = thread::spawn(move || {
-            let (mut seen, mut packet) = (HashSet::new(), [0; 64]);
+            let mut packet = [0; 64];
             let (mut arrived, mut last) = (Arrived::default(), None::<Instant>);
             while to.recv(&mut packet).is_ok() || !stopped.load(Ordering::Relaxed) {
                 let now = Instant::now();
@@ -73,22 +77,28 @@ impl Flow {
                 arrived.gap = arrived.gap.max(gap);
                 last = Some(now);
                 let n = u64::from_be_bytes(packet[..8].try_into().unwrap());
-                if !seen.insert(n) {
+                if !arrived.packets.insert(n) {
                     arrived.twice.push((n, now));
                 }
             }
-            arrived.packets = seen.len() as u64;
             arrived
         });
         Flow {
             stop,
+            sent,
             sending,
             receiving,
         }
     }
 
-    /// Packets sent, packets lost of those, and the longest gap.
-    fn end(self) -> (u64, u64, Duration) {
+    /// Returns the number of packets that were sent so far.
+    fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of packets sent, the numbers of those that were lost, and the longest
+    /// gap.
+    fn end(self) -> (u64, Vec<u64>, Duration) {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.sending.join().unwrap();
         let arrived = self.receiving.join().unwrap();
@@ -98,7 +108,8 @@ impl Flow {
                 arrived.twice.len()
             );
         }
-        (sent, sent - arrived.packets, arrived.gap)
+        let lost = (0..sent).filter(|n| !arrived.packets.contains(n));
+        (sent, lost.collect(), arrived.gap)
     }
 }
 
@@ -160,18 +171,43 @@ fn handed_over_five_times(io: &str, cpus: &str) {
     let refused = [0, 1].map(|side| bed.refused(side));
     let flows = bed.flows();
     thread::sleep(Duration::from_millis(500));
+    // Numbers of the packets, and frames that were missed, before each handover and at the end.
+    let mark = |bed: &Testbed| {
+        let missed = bed.missed(0) + bed.missed(1);
+        (flows.each_ref().map(Flow::sent), missed)
+    };
+    let mut marks = vec![mark(&bed)];
     for _ in 0..5 {
         bed.hand_over(0);
         thread::sleep(Duration::from_millis(500));
+        marks.push(mark(&bed));
     }
-    for (direction, flow) in ["outbound", "inbound"].into_iter().zip(flows) {
-        let (sent, lost, gap) = flow.end();
+    for (which, flow) in flows.into_iter().enumerate() {
+        let direction = ["outbound", "inbound"][which];
+        let (sent, numbers, gap) = flow.end();
+        let lost = numbers.len() as u64;
+        let each: Vec<_> = marks
+            .windows(2)
+            .map(|marks| {
+                let [(from, missed), (until, missed_then)] = [&marks[0], &marks[1]];
+                let during = from[which]..until[which];
+                let lost = numbers.iter().filter(|n| during.contains(n)).count() as u64;
+                (lost, missed_then.saturating_sub(*missed))
+            })
+            .collect();
         let _ = writeln!(
             io::stderr(),
-            "{io} {cpus} {direction}: {lost} of {sent} packets lost in five handovers, {:.1} ms of packets; longest gap {:.1} ms",
+            "{io} {cpus} {direction}: {lost} of {sent} packets lost in five handovers, {each:?}, {:.1} ms of packets; longest gap {:.1} ms",
             lost as f64 * 1000.0 / RATE as f64,
             gap.as_secs_f64() * 1000.0
         );
+        for (lost, missed) in &each {
+            assert!(
+                *lost <= LOSS_MAX + missed,
+                "{io} {direction}: lost and missed in each handover: {each:?}\n{}",
+                bed.log(0)
+            );
+        }
         // Where a machine is so busy that frames do not fit into a ring before a process runs
         // again, they are lost without a handover, too; those are counted.
         let missed = bed.missed(0) + bed.missed(1);
@@ -365,6 +401,7 @@ fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwar
             thread::sleep(Duration::from_millis(300));
             for flow in flows {
                 let (sent, lost, gap) = flow.end();
+                let lost = lost.len() as u64;
                 let _ = writeln!(
                     io::stderr(),
                     "{io}, {step}: {lost} of {sent} lost, longest gap {:.1} ms",
@@ -482,6 +519,7 @@ fn sigusr2_starts_the_program_again_in_the_place_of_the_one_that_runs_and_tells_
     }
     for flow in flows {
         let (sent, lost, _) = flow.end();
+        let lost = lost.len() as u64;
         assert!(lost <= 2 * LOSS_MAX, "{lost} of {sent}\n{}", bed.log(0));
     }
     // It is no child of the test.

@@ -7,6 +7,7 @@ mod timed;
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::thread;
@@ -164,6 +165,80 @@ fn a_signal_ends_it_and_leaves_nothing_behind() {
         let last: Value = serde_json::from_str(last).unwrap();
         assert_eq!(last["event"], "stopped");
     }
+}
+
+#[test]
+fn packets_of_9000_bytes_pass_over_af_xdp_without_a_fragment() {
+    for io in ["xdp-native", "xdp-generic"] {
+        let Some(mut bed) = Testbed::new(&["--io", io, "--cpu", "0"]) else {
+            return;
+        };
+        for (place, link) in [("h0", "lan"), ("h1", "lan")] {
+            ip(&format!("-n {} link set {link} mtu 9000", bed.space(place)));
+        }
+        for place in ["g0", "g1"] {
+            for link in ["private", "public"] {
+                ip(&format!("-n {} link set {link} mtu 9000", bed.space(place)));
+            }
+        }
+        bed.up();
+        bed.wait_for_packets();
+        // The search of the path begins with what the interface takes.
+        let inner = bed.wait(5.0, "the path MTU", || {
+            let route = &bed.status(0)?["routes"][0];
+            let inner = route["inner_mtu"].as_u64()?;
+            (route["path_mtu"] == 9000).then_some(inner as usize)
+        });
+        assert!(inner > 8900, "{inner}");
+        let fragments = |bed: &Testbed| {
+            [0, 1].map(|side| bed.status(side).unwrap()["outbound"]["fragments"].as_u64())
+        };
+        let before = fragments(&bed);
+        let sockets = [bed.udp(0, 7002), bed.udp(1, 7002)];
+        for (side, from) in sockets.iter().enumerate() {
+            let to = &sockets[1 - side];
+            to.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            // Linux sends what fits the MTU of its interface with DF.
+            for len in [8000, 8192, 8500, inner - 28] {
+                let sent: Vec<u8> = (0..len).map(|at| (at * 7 + len) as u8).collect();
+                from.send_to(&sent, to.local_addr().unwrap()).unwrap();
+                let mut received = vec![0; 10_000];
+                let n = to.recv(&mut received).unwrap_or_else(|error| {
+                    panic!("{len} bytes over {io}: {error}\n{}", bed.log(side))
+                });
+                assert!(received[..n] == sent, "{len} bytes over {io}");
+            }
+        }
+        assert_eq!(fragments(&bed), before);
+        let workers = &bed.status(0).unwrap()["workers"];
+        for side in ["private", "public"] {
+            let kind = workers[0][side]["kind"].as_str().unwrap();
+            assert!(kind.contains("AF_XDP"), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn a_gateway_whose_log_is_not_read_serves_and_ends() {
+    let Some(mut bed) = Testbed::new(&["--cpu", "0"]) else {
+        return;
+    };
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // As many bytes as a pipe holds.
+    writer.write_all(&[b'\n'; 1 << 16]).unwrap();
+    bed.configure(0, "");
+    bed.begin_with_log(0, "run", writer.into());
+    bed.configure(1, "");
+    bed.start(1);
+    bed.wait_until_up();
+    bed.wait_for_packets();
+    bed.signal(0, Signal::TERM);
+    let mut gateway = bed.gateways[0].take().unwrap();
+    let status = bed.wait(5.0, "the end of the gateway", || {
+        gateway.try_wait().unwrap()
+    });
+    assert!(status.success(), "{status}");
+    drop(reader);
 }
 
 #[test]

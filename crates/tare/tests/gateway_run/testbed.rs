@@ -168,6 +168,11 @@ impl Testbed {
             .create(true)
             .append(true)
             .open(self.log_file(side));
+        self.begin_with_log(side, how, log.unwrap().into());
+    }
+
+    /// The same with the log to somewhere else.
+    pub(crate) fn begin_with_log(&mut self, side: usize, how: &str, log: Stdio) {
         let notify = self.notify.iter().map(|path| ("NOTIFY_SOCKET", path));
         // Ahead of the test and of what else runs: a gateway that does not run loses packets.
         let child = Command::new("nice")
@@ -185,7 +190,7 @@ impl Testbed {
             .arg(self.config(side))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log.unwrap())
+            .stderr(log)
             .spawn()
             .unwrap();
         self.gateways[side] = Some(child);

@@ -189,7 +189,7 @@ impl Station {
         let state = worker.state();
         *state.counts() = self.counts(base);
         state.holds.store(true, Ordering::Release);
-        let _ = worker.events.try_send(WorkerEvent::Wake);
+        worker.to_control.wake();
         let order = loop {
             match worker.shared.order() {
                 Order::Hold => worker.nap(QUIET * 200),
@@ -302,7 +302,7 @@ impl Station {
             let kinds = [base.private_kind.clone(), base.public_kind.clone()];
             worker.offer(self);
             let opened = WorkerEvent::Opened(worker.number, Ok(kinds));
-            let _ = worker.events.try_send(opened);
+            let _ = worker.to_control.events.try_send(opened);
         }
         Ok(())
     }
