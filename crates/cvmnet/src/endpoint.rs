@@ -201,9 +201,11 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             }
         }
         let is_all_read = !self.is_ended && self.pending.0.is_empty();
-        if is_all_read && turn.stack.is_finished(turn.id) {
-            // The bytes ended without a notice: what was understood is answered, and no more.
+        if is_all_read && turn.stack.is_at_end(turn.id) {
+            // The bytes ended without a notice, perhaps within a record: what was understood is
+            // answered, and no more.
             turn.counters.cut_off += 1;
+            self.discard(turn);
             self.end(turn);
             has_read = true;
         }

@@ -17,6 +17,7 @@ use crate::tcp::config::{Config, Invalid};
 use crate::tcp::connection::{Connection, Failure, Ready, State};
 use crate::tcp::headers::Tuple;
 use crate::tcp::link::Link;
+use crate::tcp::receive_queue::ReceiveQueue;
 use crate::tcp::secret::Secret;
 use crate::tcp::table::{Id, Table};
 use crate::tcp::transmit::{Refused, SendError};
@@ -276,6 +277,12 @@ impl<B: Buffer> Stack<B> {
     pub fn is_finished(&self, id: Id) -> bool {
         let rx = self.table.get(id).map(Connection::rx);
         rx.is_some_and(|rx| rx.is_finished() && rx.len() == 0)
+    }
+
+    /// Returns true if all that the peer sends has arrived, whether it was read or not.
+    pub fn is_at_end(&self, id: Id) -> bool {
+        let rx = self.table.get(id).map(Connection::rx);
+        rx.is_some_and(ReceiveQueue::is_finished)
     }
 
     /// Drops the first `n` bytes of what has arrived, or all if there are fewer, and returns how
