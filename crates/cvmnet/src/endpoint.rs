@@ -117,6 +117,8 @@ pub(crate) struct Endpoint<A, B> {
     handshake_until: Instant,
     is_ended: bool,
     is_failed: bool,
+    /// Its owner has it in the list of those that wait for a buffer.
+    pub(crate) is_starved: bool,
 }
 
 impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
@@ -136,6 +138,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             handshake_until,
             is_ended: false,
             is_failed: false,
+            is_starved: false,
         }
     }
 

@@ -32,7 +32,7 @@ pub struct Guest<P: Probe = Off> {
     services: Vec<(u16, Box<dyn Service>)>,
     endpoints: HashMap<Id, Endpoint<Box<dyn Application>, GuestBuffer>>,
     received: Vec<Received>,
-    /// Connections that had no buffer to seal into.
+    /// Connections that had no buffer to seal into, each once: its endpoint knows of it.
     starved: Vec<Id>,
     /// Records are opened into it.
     plaintext: Box<[u8]>,
@@ -101,7 +101,10 @@ impl<P: Probe> Guest<P> {
         is_busy |= self.accept(now);
         // Buffers came back since they had none.
         for id in std::mem::take(&mut self.starved) {
-            self.serve(time, id);
+            if let Some(endpoint) = self.endpoints.get_mut(&id) {
+                endpoint.is_starved = false;
+                self.serve(time, id);
+            }
         }
         while let Some((id, _)) = self.stack.event() {
             is_busy = true;
@@ -187,7 +190,11 @@ impl<P: Probe> Guest<P> {
         };
         match endpoint.serve(&mut turn) {
             Next::Waiting => {}
-            Next::Starved => self.starved.push(id),
+            Next::Starved => {
+                if !std::mem::replace(&mut endpoint.is_starved, true) {
+                    self.starved.push(id);
+                }
+            }
             Next::Over => {
                 self.endpoints.remove(&id);
                 self.stack.close(time.now, id);
@@ -237,3 +244,7 @@ impl RecordBuffer for GuestBuffer {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "guest_tests.rs"]
+mod tests;
