@@ -459,7 +459,7 @@ impl<B: Buffer> Stack<B> {
         let id = self.table.id(index);
         if let Some((id, connection)) = id.zip(self.table.at(index)) {
             if !std::mem::replace(&mut connection.book.is_output, true) {
-                self.output.push_back(id);
+                push_live(&mut self.output, id, &self.table);
             }
         }
     }
@@ -547,3 +547,6 @@ fn push_live<B>(list: &mut VecDeque<Id>, id: Id, table: &Table<B>) {
     }
     list.push_back(id);
 }
+
+#[cfg(test)]
+mod tests;

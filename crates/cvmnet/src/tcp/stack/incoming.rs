@@ -6,7 +6,7 @@ use tare_packet::ethernet::{self, Mac};
 use tare_packet::{checksum, ipv6, protocol};
 use tare_sim::Instant;
 
-use super::Stack;
+use super::{push_live, Stack};
 use crate::tcp::buffer::{Buffer, Checksum, Frame, Payload};
 use crate::tcp::connection::{Clock, Connection, Failure, PeerOptions, State, Verdict};
 use crate::tcp::headers::{self, Dropped, Ip, Options, Segment, Tuple, PREFIX, TCP};
@@ -107,7 +107,11 @@ impl<B: Buffer> Stack<B> {
     fn take_effect(&mut self, now: Instant, effect: Effect) {
         match effect {
             Effect::None => {}
-            Effect::Resolved => self.output.extend(self.unresolved.drain(..)),
+            Effect::Resolved => {
+                for id in std::mem::take(&mut self.unresolved) {
+                    push_live(&mut self.output, id, &self.table);
+                }
+            }
             Effect::TooBig(TooBig { tuple, seq, mtu }) => {
                 let Some(index) = self.table.find(&tuple) else {
                     return;
