@@ -335,3 +335,21 @@ fn a_starved_connection_is_in_the_list_once_whatever_arrives_on_it() {
     assert_eq!(bench.guest.starved.len(), 0);
     assert_eq!(bench.client(n).received.get(), before + 100 * ANSWER);
 }
+
+#[test]
+fn a_client_that_vanishes_while_it_is_idle_gives_its_place_back() {
+    let mut bench = Bench::new(|_, tcp| tcp.keep_alive = Some(crate::daemon::KEEP_ALIVE));
+    let n = bench.connect();
+    assert!(bench.is_answered(n, 100));
+    bench.turns(50);
+    assert_eq!(bench.guest.connections(), 1);
+    // An idle one that is there stays.
+    let second = Duration::from_secs(1);
+    (0..300).for_each(|_| bench.turn(second));
+    assert_eq!(bench.guest.connections(), 1);
+    assert!(bench.is_answered(n, 100));
+    bench.client(n).manner = Manner::Gone;
+    (0..180).for_each(|_| bench.turn(second));
+    assert_eq!(bench.guest.connections(), 0);
+    assert_eq!(bench.guest.stack.connections(), 0);
+}
