@@ -147,6 +147,11 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         self.application
     }
 
+    /// Returns the number of sealed records that TCP did not take yet.
+    pub(crate) fn references(&self) -> usize {
+        self.sealed.len()
+    }
+
     /// Returns true if the handshake has taken too long.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         self.session.is_handshaking() && now > self.handshake_until

@@ -1,5 +1,6 @@
 //! The guest: driver, TCP, TLS and a server on one core, in one loop.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -18,6 +19,11 @@ use crate::tls::{self, Room, Session};
 
 /// Frames that are taken off the ring in one pass.
 const FRAMES: usize = 64;
+/// The part of the buffers for records that one connection may have is one of these: 64 of the
+/// usual 512, which is 1 MiB that is not acknowledged.
+const SHARES: usize = 8;
+/// Of them, those that are kept for connections that have none.
+const RESERVED: usize = 2;
 /// The time that a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// Between two looks at the connections whose handshake is not done.
@@ -34,6 +40,8 @@ pub struct Guest<P: Probe = Off> {
     received: Vec<Received>,
     /// Connections that had no buffer to seal into, each once: its endpoint knows of it.
     starved: Vec<Id>,
+    /// Buffers for records that are kept for connections without any.
+    reserve: usize,
     /// Records are opened into it.
     plaintext: Box<[u8]>,
     next_sweep: Instant,
@@ -60,6 +68,12 @@ impl<P: Probe> Guest<P> {
         // ring: with none there, nothing would arrive that could end the wait.
         let spare = layout.frames.count.saturating_sub(layout.receive_posted);
         tcp.pool_max = tcp.pool_max.min(spare * layout.frames.bytes);
+        // A record keeps its buffer until it is acknowledged, however short it is.
+        let records = layout.records;
+        let each = (records.count / SHARES).max(1);
+        let reserve = RESERVED * records.count / SHARES;
+        tcp.send_references = tcp.send_references.min(each);
+        tcp.send_buffer = tcp.send_buffer.min(each * records.bytes);
         let mut stack = Stack::new(tcp, secret)?;
         for (port, _) in &services {
             stack.listen(*port);
@@ -72,6 +86,7 @@ impl<P: Probe> Guest<P> {
             endpoints: HashMap::new(),
             received: Vec::with_capacity(FRAMES),
             starved: Vec::new(),
+            reserve,
             plaintext: vec![0; tls::BODY_MAX].into(),
             next_sweep: Instant::ZERO,
             probe,
@@ -177,12 +192,22 @@ impl<P: Probe> Guest<P> {
         let Some(endpoint) = self.endpoints.get_mut(&id) else {
             return;
         };
+        // The last buffers are for connections that have none, so that those which acknowledge
+        // nothing leave a handshake and an answer to others.
+        let held = Cell::new(self.stack.references(id) + endpoint.references());
+        let take = || {
+            if held.get() > 0 && self.driver.records_free() <= self.reserve {
+                return None;
+            }
+            held.set(held.get() + 1);
+            self.driver.record()
+        };
         let mut turn = Turn {
             time,
             id,
             stack: &mut self.stack,
             region: Some(self.driver.region()),
-            take: || self.driver.record(),
+            take,
             plaintext: &mut self.plaintext,
             cipher: self.driver.layout().cipher,
             probe: &self.probe,

@@ -317,6 +317,31 @@ impl Bench {
 }
 
 #[test]
+fn a_client_that_acknowledges_nothing_leaves_buffers_for_others() {
+    let mut bench = Bench::new(|layout, _| layout.record_buffers = 64);
+    bench.connect_deaf(100);
+    let [_, records, ..] = bench.guest.driver().free();
+    assert!(records >= 48, "{records} free buffers for records");
+    let other = bench.connect();
+    assert!(bench.is_answered(other, 200));
+}
+
+#[test]
+fn clients_that_acknowledge_nothing_together_leave_buffers_for_others() {
+    let mut bench = Bench::new(|layout, _| layout.record_buffers = 64);
+    // Five take all but the reserve, and each further one a buffer of that.
+    (0..15).for_each(|_| {
+        bench.connect_deaf(30);
+    });
+    let [_, records, ..] = bench.guest.driver().free();
+    assert!(records >= 2, "{records} free buffers for records");
+    for _ in 0..3 {
+        let other = bench.connect();
+        assert!(bench.is_answered(other, 200));
+    }
+}
+
+#[test]
 fn a_starved_connection_is_in_the_list_once_whatever_arrives_on_it() {
     let mut bench = Bench::new(|layout, _| layout.record_buffers = 64);
     let n = bench.connect();

@@ -321,6 +321,11 @@ impl<B: Buffer> Stack<B> {
         Ok(())
     }
 
+    /// Returns the number of references that wait to be sent or acknowledged.
+    pub fn references(&self, id: Id) -> usize {
+        self.table.get(id).map_or(0, Connection::references)
+    }
+
     /// Sends a FIN behind what was sent. What the peer sends can be read on.
     pub fn shutdown(&mut self, now: Instant, id: Id) {
         if let Some(connection) = self.table.get_mut(id) {

@@ -76,6 +76,12 @@ impl<P: Probe> Driver<P> {
         self.records.take()
     }
 
+    /// Returns the number of buffers for records that are free.
+    #[inline]
+    pub(crate) fn records_free(&self) -> usize {
+        self.records.free()
+    }
+
     /// Returns the number of packets for which there certainly is room, whatever their pieces.
     pub fn room(&mut self) -> usize {
         if !matches!(self.status, Status::Running) {
