@@ -168,8 +168,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         }
         loop {
             let has_read = !self.is_failed && self.read(turn);
-            // The application may take nothing then, and no event of TCP's tells that it would.
-            let was_full = !self.output.has_room();
+            let records = turn.counters.records_out;
             match self.write(turn) {
                 Written::All if self.is_over() => {
                     if self.is_failed {
@@ -178,11 +177,19 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
                     return Next::Over;
                 }
                 // There may be room for answers again.
-                Written::All if (has_read || was_full) && !self.is_ended => {}
+                Written::All if has_read && !self.is_ended => {}
+                // What the application did not take it may take now that more of what it sends is
+                // sealed, or a response in parts is finished; no event of TCP's tells so.
+                Written::All if self.is_pending() && turn.counters.records_out > records => {}
                 Written::All | Written::Full => return Next::Waiting,
                 Written::Starved => return Next::Starved,
             }
         }
+    }
+
+    /// Returns true if there is data that the application did not take.
+    fn is_pending(&self) -> bool {
+        !self.is_ended && !self.pending.0.is_empty()
     }
 
     /// Returns true if both directions are done with.

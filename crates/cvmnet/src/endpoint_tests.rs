@@ -352,3 +352,39 @@ fn a_connection_whose_bytes_end_within_a_record_ends_and_leaves_nothing() {
         assert_eq!(client.stack.failure(id), None, "{bytes:?}");
     }
 }
+
+#[test]
+fn what_arrived_during_a_response_in_parts_is_read_when_all_of_it_is_sent() {
+    let (mut client, mut server, mut now, id) = connected(true);
+    let server_id = server.id.expect("a connection");
+    // More than TCP takes at once, less than it takes twice.
+    let pieces = (SEND_BUFFER + SEND_BUFFER / 2) / PIECE;
+    server.endpoint.application.pieces = pieces;
+    server.act(now, server_id);
+    assert!(server.endpoint.application.pieces > 0);
+    // The next request arrives.
+    client.stack.set_no_delay(now, id, true);
+    client.endpoint.application.to_send = 1000;
+    client.act(now, id);
+    client.transmit(now);
+    server.receive(now, &mut client.line);
+    server.serve(now);
+    assert_eq!(server.endpoint.pending.0.len(), 1000);
+    assert!(server.endpoint.application.pieces > 0);
+    // All that TCP has is acknowledged before the server's turn comes, and nothing arrives then.
+    for _ in 0..200 {
+        now += Duration::from_millis(1);
+        client.receive(now, &mut server.line);
+        client.serve(now);
+        server.receive(now, &mut client.line);
+    }
+    for _ in 0..200 {
+        server.serve(now);
+        client.receive(now, &mut server.line);
+        client.serve(now);
+        server.receive(now, &mut client.line);
+        now += Duration::from_millis(1);
+    }
+    assert_eq!(client.endpoint.application.received, pieces * PIECE);
+    assert_eq!(server.endpoint.application.received, 1000);
+}
