@@ -319,6 +319,26 @@ fn the_timeout_doubles_and_after_the_limit_the_connection_is_given_up() {
     assert_eq!(bench.stack.failure(open.id), Some(Failure::TimedOut));
 }
 
+/// RFC 6298, 5.7 and Karn's algorithm: acknowledgments of what was sent twice end no back-off.
+#[test]
+fn a_timeout_below_the_round_trip_time_is_left_behind_without_timestamps() {
+    let (mut bench, mut open) = plain(|_| {});
+    // One burst is acknowledged at once, and all others after 300 ms, on a path that has changed.
+    let mut repeats = Vec::new();
+    for n in 0..8 {
+        let sent = bench.send(open.id, &[7; 1000]);
+        assert_eq!(sent.len(), 1);
+        let again = match n {
+            0 => Vec::new(),
+            _ => bench.wait(MS * 300),
+        };
+        repeats.push(again.len());
+        open.ack = open.ack.wrapping_add(1000);
+        assert_eq!(bench.give(&Seg::new(open.seq, open.ack)), []);
+    }
+    assert_eq!(repeats, [0, 1, 0, 0, 0, 0, 0, 0]);
+}
+
 #[test]
 fn a_closed_window_is_probed_until_it_opens() {
     let (mut bench, open) = plain(|_| {});

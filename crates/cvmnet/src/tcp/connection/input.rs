@@ -296,9 +296,9 @@ impl<B: Buffer> Connection<B> {
             self.rtt.measure(now.since(sent));
         } else if let Some(time) = echoed.filter(|_| self.timing.is_none()) {
             self.rtt.measure(time);
-        } else {
-            self.rtt.end_back_off();
         }
+        // Without a measurement the back-off stays (RFC 6298, 3 and 5.7): a round-trip time above
+        // the timeout would never be measured otherwise, and each burst be sent twice.
         self.una = acknowledged;
         self.queue.acknowledge(acknowledged);
         self.progress = now;
