@@ -319,6 +319,26 @@ fn the_timeout_doubles_and_after_the_limit_the_connection_is_given_up() {
     assert_eq!(bench.stack.failure(open.id), Some(Failure::TimedOut));
 }
 
+/// RFC 5961, 4: a peer that has forgotten the connection is told where it stands, so that it can
+/// reset it.
+#[test]
+fn a_syn_without_timestamps_is_challenged_on_a_connection_with_them() {
+    let (mut bench, open) = modern(|_| {});
+    for seq in [100, open.seq, 0x8000_0000] {
+        let challenges = bench.give(&Seg::syn(seq));
+        let [challenge] = &challenges[..] else {
+            panic!("one challenge to a SYN with {seq}: {challenges:?}");
+        };
+        assert!(!challenge.syn && !challenge.rst && challenge.payload.is_empty());
+        assert_eq!((challenge.seq, challenge.ack), (open.ack, Some(open.seq)));
+        bench.wait(SECOND);
+    }
+    // Anything else without them is dropped (RFC 7323, 3.2).
+    let data = Seg::new(open.seq, open.ack).data(&[1; 10]);
+    assert_eq!(bench.give(&data), []);
+    assert_eq!(bench.stack.state(open.id), Some(State::Established));
+}
+
 /// RFC 6298, 5.7 and Karn's algorithm: acknowledgments of what was sent twice end no back-off.
 #[test]
 fn a_timeout_below_the_round_trip_time_is_left_behind_without_timestamps() {

@@ -200,6 +200,10 @@ impl<B: Buffer> Connection<B> {
     fn check_clock(&mut self, now: Instant, segment: &Segment) -> Option<Verdict> {
         let clock = self.clock.filter(|_| !segment.rst)?;
         let Some((value, _)) = segment.options.timestamps else {
+            if segment.syn {
+                // RFC 5961, section 4: a peer that has forgotten the connection is told of it.
+                self.answer_stray(now);
+            }
             return Some(Verdict::Done);
         };
         let is_old = (value.wrapping_sub(clock.recent) as i32) < 0;
