@@ -625,6 +625,46 @@ fn pings_and_arp_are_answered() {
     assert!(bench.frames().len() < 110);
 }
 
+/// RFC 4862, 5.4: another station is about to take the guest's address.
+#[test]
+fn a_station_that_asks_whether_the_address_is_in_use_is_told() {
+    use std::net::Ipv6Addr;
+    let own = common::address6(common::A);
+    let group: Ipv6Addr = "ff02::1:ff00:1".parse().unwrap();
+    let ask = |kind: u8, source: Ipv6Addr| {
+        let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+        message.extend(own.octets());
+        let to = [0x33, 0x33, 0xff, 0, 0, 1];
+        tare_packet::frame::icmpv6(to, common::mac(common::B), source, group, 255, message)
+    };
+    for headers in [
+        tare_cvmnet::variant::Headers::CopiedFirst,
+        tare_cvmnet::variant::Headers::InPlace,
+    ] {
+        let mut bench = Bench::new(|config| config.headers = headers);
+        bench.put(ask(135, Ipv6Addr::UNSPECIFIED));
+        let answers = bench.frames();
+        assert_eq!(answers.len(), 1, "{headers:?}");
+        let [answer] = &answers[..] else { return };
+        let all_nodes: Ipv6Addr = "ff02::1".parse().unwrap();
+        assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1]);
+        assert_eq!((answer[54], &answer[22..38]), (136, &own.octets()[..]));
+        assert_eq!(answer[38..54], all_nodes.octets());
+        assert_eq!(answer[62..78], own.octets());
+        // No other message comes from the unspecified address.
+        let before = bench.stack.counters().source;
+        for kind in [128, 136, 2] {
+            bench.put(ask(kind, Ipv6Addr::UNSPECIFIED));
+        }
+        let ping = vec![128, 0, 0, 0, 1, 2, 3, 4, 5];
+        let (to, from) = (common::mac(common::A), common::mac(common::B));
+        let none = Ipv6Addr::UNSPECIFIED;
+        bench.put(tare_packet::frame::icmpv6(to, from, none, own, 64, ping));
+        assert!(bench.frames().is_empty());
+        assert_eq!(bench.stack.counters().source, before + 4, "{headers:?}");
+    }
+}
+
 #[test]
 fn large_packets_have_the_fields_that_a_device_needs_to_cut_them() {
     let mut bench = Bench::new(|config| {
