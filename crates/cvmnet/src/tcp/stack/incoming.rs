@@ -8,6 +8,7 @@ use tare_sim::Instant;
 
 use super::{push_live, Stack};
 use crate::tcp::buffer::{Buffer, Checksum, Frame, Payload};
+use crate::tcp::config::COPIED_RESERVE;
 use crate::tcp::connection::{Clock, Connection, Failure, PeerOptions, State, Verdict};
 use crate::tcp::headers::{self, Dropped, Ip, Options, Segment, Tuple, PREFIX, TCP};
 use crate::tcp::link::{Effect, TooBig};
@@ -202,6 +203,7 @@ impl<B: Buffer> Stack<B> {
         let limits = Limits {
             pinned_max: self.config.pinned_max.min(connection.rx.pinned() + free),
             copied_max: connection.rx.copied() + private,
+            copied_reserve: COPIED_RESERVE,
             copy_divisor: self.config.copy_divisor,
             uncopied_max: connection.rx.pinned() + uncopied,
         };
