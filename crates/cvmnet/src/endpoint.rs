@@ -152,6 +152,11 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         self.sealed.len()
     }
 
+    /// Returns true until the handshake is done.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.session.is_handshaking()
+    }
+
     /// Returns true if the handshake has taken too long.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         self.session.is_handshaking() && now > self.handshake_until

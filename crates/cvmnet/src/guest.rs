@@ -1,7 +1,7 @@
 //! The guest: driver, TCP, TLS and a server on one core, in one loop.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -26,6 +26,8 @@ const SHARES: usize = 8;
 const RESERVED: usize = 2;
 /// The time that a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(30);
+/// Handshakes at a time: with the bytes that each may keep, 80 MiB.
+const HANDSHAKES: usize = 4096;
 /// Between two looks at the connections whose handshake is not done.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -40,6 +42,11 @@ pub struct Guest<P: Probe = Off> {
     received: Vec<Received>,
     /// Connections that had no buffer to seal into, each once: its endpoint knows of it.
     starved: Vec<Id>,
+    /// Connections that were accepted, the oldest first, and those whose handshake is done since.
+    handshakes: VecDeque<Id>,
+    /// Connections whose handshake is not done, and the most of them.
+    handshaking: usize,
+    handshakes_max: usize,
     /// Buffers for records that are kept for connections without any.
     reserve: usize,
     /// Records are opened into it.
@@ -86,6 +93,9 @@ impl<P: Probe> Guest<P> {
             endpoints: HashMap::new(),
             received: Vec::with_capacity(FRAMES),
             starved: Vec::new(),
+            handshakes: VecDeque::new(),
+            handshaking: 0,
+            handshakes_max: HANDSHAKES,
             reserve,
             plaintext: vec![0; tls::BODY_MAX].into(),
             next_sweep: Instant::ZERO,
@@ -169,23 +179,54 @@ impl<P: Probe> Guest<P> {
     }
 
     fn accept(&mut self, now: Instant) -> bool {
-        let _closed = self.driver.region().closed_window();
+        let region = Rc::clone(self.driver.region());
+        let _closed = region.closed_window();
         let mut is_busy = false;
         for at in 0..self.services.len() {
-            let (port, service) = &self.services[at];
-            while let Some(id) = self.stack.accept(*port) {
+            while let Some(id) = self.stack.accept(self.services[at].0) {
                 is_busy = true;
                 self.counters.opened += 1;
                 match Session::server(&self.tls) {
                     Ok(session) => {
-                        let endpoint = Endpoint::new(session, service.accept(), now + HANDSHAKE);
+                        self.make_room(now);
+                        let application = self.services[at].1.accept();
+                        let endpoint = Endpoint::new(session, application, now + HANDSHAKE);
                         self.endpoints.insert(id, endpoint);
+                        self.handshakes.push_back(id);
+                        self.handshaking += 1;
                     }
                     Err(_) => self.stack.abort(now, id),
                 }
             }
         }
         is_busy
+    }
+
+    /// Makes room for a handshake at the cost of the oldest: clients that say nothing keep no other
+    /// one out, which is done in a few turns.
+    fn make_room(&mut self, now: Instant) {
+        while self.handshaking >= self.handshakes_max {
+            let Some(oldest) = self.handshakes.pop_front() else {
+                break;
+            };
+            self.give_up(now, oldest);
+        }
+        if self.handshakes.len() >= 2 * self.handshakes_max {
+            let endpoints = &self.endpoints;
+            self.handshakes
+                .retain(|id| endpoints.get(id).is_some_and(Endpoint::is_handshaking));
+        }
+    }
+
+    /// Ends a connection whose handshake is not done.
+    fn give_up(&mut self, now: Instant, id: Id) {
+        let endpoint = self.endpoints.get(&id);
+        if endpoint.is_some_and(Endpoint::is_handshaking) {
+            self.endpoints.remove(&id);
+            self.handshaking -= 1;
+            self.counters.tls_failures += 1;
+            self.stack.abort(now, id);
+        }
     }
 
     fn serve(&mut self, time: Time, id: Id) {
@@ -213,7 +254,12 @@ impl<P: Probe> Guest<P> {
             probe: &self.probe,
             counters: &mut self.counters,
         };
-        match endpoint.serve(&mut turn) {
+        let was_handshaking = endpoint.is_handshaking();
+        let next = endpoint.serve(&mut turn);
+        if was_handshaking && (next == Next::Over || !endpoint.is_handshaking()) {
+            self.handshaking -= 1;
+        }
+        match next {
             Next::Waiting => {}
             Next::Starved => {
                 if !std::mem::replace(&mut endpoint.is_starved, true) {
@@ -236,9 +282,7 @@ impl<P: Probe> Guest<P> {
         let late = self.endpoints.iter().filter(|(_, it)| it.is_late(now));
         let late: Vec<Id> = late.map(|(id, _)| *id).collect();
         for id in late {
-            self.endpoints.remove(&id);
-            self.counters.tls_failures += 1;
-            self.stack.abort(now, id);
+            self.give_up(now, id);
         }
     }
 }

@@ -262,6 +262,13 @@ impl Bench {
         clients.len() - 1
     }
 
+    /// Connects a client that says nothing to TLS.
+    fn connect_silent(&mut self) {
+        let clients = &mut self.device.frames().clients;
+        let host = 10 + clients.len() as u8;
+        clients.push(Client::new(self.now, host, None));
+    }
+
     fn client(&mut self, n: usize) -> &mut Client {
         &mut self.device.frames().clients[n]
     }
@@ -377,4 +384,31 @@ fn a_client_that_vanishes_while_it_is_idle_gives_its_place_back() {
     (0..180).for_each(|_| bench.turn(second));
     assert_eq!(bench.guest.connections(), 0);
     assert_eq!(bench.guest.stack.connections(), 0);
+}
+
+#[test]
+fn the_oldest_handshake_makes_room_and_open_connections_stay() {
+    const MOST: usize = 3;
+    let mut bench = Bench::new(|_, _| {});
+    bench.guest.handshakes_max = MOST;
+    let first = bench.connect();
+    assert!(bench.is_answered(first, 100));
+    for n in 0..60 {
+        bench.connect_silent();
+        bench.turns(3);
+        assert!(bench.guest.connections() <= MOST + 1 + n / 20);
+        assert!(bench.guest.handshakes.len() <= 2 * MOST);
+        if n % 20 == 19 {
+            let other = bench.connect();
+            assert!(bench.is_answered(other, 100));
+        }
+    }
+    assert!(bench.is_answered(first, 100));
+    // The first, three others, and the silent ones before their time is over.
+    assert_eq!(bench.guest.connections(), 4 + MOST - 1);
+    (0..40).for_each(|_| bench.turn(Duration::from_secs(1)));
+    assert_eq!((bench.guest.connections(), bench.guest.handshaking), (4, 0));
+    bench.guest.handshakes_max = 1;
+    let last = bench.connect();
+    assert!(bench.is_answered(last, 100));
 }
