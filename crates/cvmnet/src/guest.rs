@@ -81,6 +81,7 @@ impl<P: Probe> Guest<P> {
         let reserve = RESERVED * records.count / SHARES;
         tcp.send_references = tcp.send_references.min(each);
         tcp.send_buffer = tcp.send_buffer.min(each * records.bytes);
+        tcp.check_piece(records.bytes.min(tls::DATA_MAX + tls::OVERHEAD))?;
         let mut stack = Stack::new(tcp, secret)?;
         for (port, _) in &services {
             stack.listen(*port);

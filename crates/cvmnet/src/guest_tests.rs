@@ -412,3 +412,29 @@ fn the_oldest_handshake_makes_room_and_open_connections_stay() {
     let last = bench.connect();
     assert!(bench.is_answered(last, 100));
 }
+
+#[test]
+fn a_send_buffer_that_holds_no_record_is_refused() {
+    let with = |send_buffer| {
+        let region = Region::create(&ZC.config(1)).unwrap();
+        let driver = Driver::new(region, 0, Settings::default(), Off).unwrap();
+        let identity = Identity::self_signed(&["guest.example".into()]).unwrap();
+        let tls = Server::new(identity, &Options::default()).unwrap();
+        let tcp = tcp::Config {
+            send_buffer,
+            ..config(GUEST)
+        };
+        Guest::new(
+            driver,
+            tcp,
+            tcp::Secret::new(&[7; 16]),
+            tls,
+            Vec::new(),
+            Off,
+        )
+    };
+    let least = tls::DATA_MAX + tls::OVERHEAD;
+    assert!(with(least).is_ok());
+    let refused = with(least - 1).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(refused, "send_buffer: expected at least one record");
+}

@@ -197,6 +197,20 @@ impl Config {
         Ok(())
     }
 
+    /// Checks that a piece of so many bytes can be sent.
+    ///
+    /// # Errors
+    /// The send buffer is shorter.
+    pub(crate) fn check_piece(&self, bytes: usize) -> Result<(), Invalid> {
+        match self.send_buffer >= bytes {
+            true => Ok(()),
+            false => Err(Invalid {
+                what: "send_buffer",
+                expected: "at least one record",
+            }),
+        }
+    }
+
     /// Returns the largest segment that this end takes or sends over a path with this MTU, without
     /// options (RFC 9293, 3.7.1).
     pub(crate) fn mss(&self, address: IpAddr, mtu: usize) -> usize {

@@ -9,14 +9,11 @@ use super::{Driver, Status};
 use crate::bounce::{Bounce, Run};
 use crate::breakdown::{Category, Probe};
 use crate::pool::GuestBuffer;
-use crate::region::HEADER_BYTES;
+use crate::region::{HEADER_BYTES, SLOTS_OF_PACKET};
 use crate::variant::{Exits, RIF_COMPLETIONS};
 
 /// The most pieces of payload in one packet.
 pub const PIECES_MAX: usize = 17;
-
-/// Slots of the bounce buffer for a packet of 64 KiB in one piece.
-const SLOTS_OF_PACKET: usize = 34;
 
 /// The reason why a packet was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,16 +16,17 @@ impl Pair {
     fn new(direction: Direction, event_index: bool) -> Pair {
         let config = Config {
             receive_queue: 8,
-            transmit_queue: 8,
+            transmit_queue: 32,
             receive_posted: 8,
             ..Config::default()
         };
         let region = Region::create(&config).unwrap();
         let pair = *region.layout().pair(0).unwrap();
-        let layout = match direction {
+        let mut layout = match direction {
             Direction::Receive => pair.receive,
             Direction::Transmit => pair.transmit,
         };
+        layout.size = 8;
         let ours = Rc::new(region.try_clone().unwrap());
         let mut queue = Queue::new(ours, layout, direction, event_index, Off);
         queue.reset();
