@@ -179,6 +179,11 @@ impl<P: Probe> Guest<P> {
         self.endpoints.len()
     }
 
+    /// Returns the entries of the longest list of connections that wait for something.
+    pub(crate) fn waiting(&self) -> usize {
+        self.stack.waiting().max(self.starved.len())
+    }
+
     fn accept(&mut self, now: Instant) -> bool {
         let region = Rc::clone(self.driver.region());
         let _closed = region.closed_window();

@@ -397,6 +397,12 @@ impl<B: Buffer> Stack<B> {
         self.table.len()
     }
 
+    /// Returns the entries of the longest list of connections that wait for something.
+    pub(crate) fn waiting(&self) -> usize {
+        let lists = [&self.output, &self.unresolved, &self.events];
+        lists.map(VecDeque::len).into_iter().max().unwrap_or(0)
+    }
+
     /// Returns the bytes of the pool that receive queues keep.
     pub fn pinned(&self) -> usize {
         self.pinned
