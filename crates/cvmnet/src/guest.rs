@@ -208,8 +208,8 @@ impl<P: Probe> Guest<P> {
         is_busy
     }
 
-    /// Makes room for a handshake at the cost of the oldest: clients that say nothing keep no other
-    /// one out, which is done in a few turns.
+    /// Makes room for a handshake at the cost of the oldest: silent clients keep no other one out,
+    /// which is done in a few turns.
     fn make_room(&mut self, now: Instant) {
         while self.handshaking >= self.handshakes_max {
             let Some(oldest) = self.handshakes.pop_front() else {

@@ -89,7 +89,7 @@ enum Manner {
     Honest,
     /// No data of the guest's is acknowledged: its segments arrive without their payload.
     Deaf,
-    /// Nothing arrives or leaves any more.
+    /// The line is cut in both directions.
     Gone,
 }
 
@@ -262,7 +262,7 @@ impl Bench {
         clients.len() - 1
     }
 
-    /// Connects a client that says nothing to TLS.
+    /// Connects a client that never begins its handshake.
     fn connect_silent(&mut self) {
         let clients = &mut self.device.frames().clients;
         let host = 10 + clients.len() as u8;

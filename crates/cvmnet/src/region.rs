@@ -19,8 +19,8 @@ pub const SLOT: usize = 2048;
 /// Slots of the bounce buffer for a packet of 64 KiB in one piece.
 pub(crate) const SLOTS_OF_PACKET: usize = 34;
 
-/// The fewest descriptors of a transmit queue: a power of two that has those of a packet in the most
-/// pieces.
+/// The fewest descriptors of a transmit queue: a power of two that has those of a packet in the
+/// most pieces.
 const TRANSMIT_MIN: u32 = (PIECES_MAX as u32 + 1).next_power_of_two();
 
 /// Bytes of a page.

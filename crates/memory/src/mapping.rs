@@ -60,8 +60,8 @@ impl SharedMemory {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Error::NotSealed);
         }
-        // Another file's pages may run out when they are touched, which ends the process: those of a
-        // hole that the other side punches into a file of huge pages.
+        // Another file's pages may run out when they are touched, which ends the process: those of
+        // a hole that the other side punches into a file of huge pages.
         let system = fs::fstatfs(&fd).map_err(Error::os("fstatfs"))?.f_type as u64;
         if system != TMPFS {
             return Err(Error::FileSystem(system));

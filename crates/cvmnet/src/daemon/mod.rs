@@ -42,8 +42,8 @@ const PULSE: Duration = Duration::from_millis(100);
 /// The time for which either side looks again and again before it sleeps.
 const POLL: Duration = Duration::from_micros(50);
 
-/// The probes of connections on which nothing arrives: a client that has vanished keeps its place for
-/// two minutes.
+/// The probes of connections on which nothing arrives: a client that has vanished keeps its place
+/// for two minutes.
 pub(crate) const KEEP_ALIVE: KeepAlive = KeepAlive {
     idle: Duration::from_secs(60),
     interval: Duration::from_secs(10),
