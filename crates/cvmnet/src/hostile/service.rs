@@ -2,7 +2,7 @@
 //! behind an honest device whose frames and memory the host changes.
 
 use std::cell::Cell;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -523,6 +523,11 @@ fn network(last: u8, address: Ipv4Addr) -> tcp::Config {
         ip4: Some(Network {
             address,
             prefix_len: 24,
+            gateway: None,
+        }),
+        ip6: Some(Network {
+            address: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into()),
+            prefix_len: 64,
             gateway: None,
         }),
         connections_max: 200,
