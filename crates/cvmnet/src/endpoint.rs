@@ -117,6 +117,8 @@ pub(crate) struct Endpoint<A, B> {
     handshake_until: Instant,
     is_ended: bool,
     is_failed: bool,
+    /// Its owner has it in the list of those that wait for a buffer.
+    pub(crate) is_starved: bool,
 }
 
 impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
@@ -136,12 +138,23 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             handshake_until,
             is_ended: false,
             is_failed: false,
+            is_starved: false,
         }
     }
 
     /// Returns the application, for what it knows after the end.
     pub(crate) fn into_application(self) -> A {
         self.application
+    }
+
+    /// Returns the number of sealed records that TCP did not take yet.
+    pub(crate) fn references(&self) -> usize {
+        self.sealed.len()
+    }
+
+    /// Returns true until the handshake is done.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.session.is_handshaking()
     }
 
     /// Returns true if the handshake has taken too long.
@@ -160,8 +173,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         }
         loop {
             let has_read = !self.is_failed && self.read(turn);
-            // The application may take nothing then, and no event of TCP's tells that it would.
-            let was_full = !self.output.has_room();
+            let records = turn.counters.records_out;
             match self.write(turn) {
                 Written::All if self.is_over() => {
                     if self.is_failed {
@@ -170,11 +182,19 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
                     return Next::Over;
                 }
                 // There may be room for answers again.
-                Written::All if (has_read || was_full) && !self.is_ended => {}
+                Written::All if has_read && !self.is_ended => {}
+                // What the application did not take it may take now that more of what it sends is
+                // sealed, or a response in parts is finished; no event of TCP's tells so.
+                Written::All if self.is_pending() && turn.counters.records_out > records => {}
                 Written::All | Written::Full => return Next::Waiting,
                 Written::Starved => return Next::Starved,
             }
         }
+    }
+
+    /// Returns true if there is data that the application did not take.
+    fn is_pending(&self) -> bool {
+        !self.is_ended && !self.pending.0.is_empty()
     }
 
     /// Returns true if both directions are done with.
@@ -201,9 +221,11 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             }
         }
         let is_all_read = !self.is_ended && self.pending.0.is_empty();
-        if is_all_read && turn.stack.is_finished(turn.id) {
-            // The bytes ended without a notice: what was understood is answered, and no more.
+        if is_all_read && turn.stack.is_at_end(turn.id) {
+            // The bytes ended without a notice, perhaps within a record: what was understood is
+            // answered, and no more.
             turn.counters.cut_off += 1;
+            self.discard(turn);
             self.end(turn);
             has_read = true;
         }

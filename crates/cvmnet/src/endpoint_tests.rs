@@ -12,21 +12,31 @@ const PORT: u16 = 443;
 /// Bytes that TCP takes before they are acknowledged.
 const SEND_BUFFER: usize = 256 << 10;
 
+/// Bytes of a piece of a response in parts.
+const PIECE: usize = 16 << 10;
+
 /// Sends so many bytes at once, and counts what it receives.
 struct Counter {
     to_send: usize,
+    /// Pieces of a response in parts that are left; before it is finished nothing is received.
+    pieces: usize,
     received: usize,
 }
 
 impl Application for Counter {
     fn receive(&mut self, bytes: &[u8], _: Time, out: &mut Output) -> usize {
-        let taken = if out.has_room() { bytes.len() } else { 0 };
+        let may_take = out.has_room() && self.pieces == 0;
+        let taken = if may_take { bytes.len() } else { 0 };
         self.received += taken;
         taken
     }
 
     fn produce(&mut self, _: Time, out: &mut Output) {
         out.push(&vec![7; std::mem::take(&mut self.to_send)]);
+        while self.pieces > 0 && out.has_room() {
+            out.push(&[8; PIECE]);
+            self.pieces -= 1;
+        }
     }
 
     fn end(&mut self, _: Time, _: &mut Output) {}
@@ -70,6 +80,7 @@ impl Side {
         };
         let counter = Counter {
             to_send,
+            pieces: 0,
             received: 0,
         };
         Side {
@@ -252,9 +263,9 @@ fn records_sealed_ahead_are_bounded_opened_in_their_order_and_followed_by_live_o
     assert_eq!(seal(&mut client, now, usize::MAX), 0);
 }
 
-/// Sends bytes that are no record, and more than the server reads of them, to a server that is in a
-/// handshake or behind it. Returns what arrives in answer, and whether the connection was reset.
-fn answer_to(bytes: &[u8], is_open: bool) -> (Vec<u8>, bool) {
+/// Returns a client and a server that are connected, in a handshake or behind it, the time, and the
+/// client's connection.
+fn connected(is_open: bool) -> (Side, Side, Instant, Id) {
     let (mut client, mut server) = sides(0);
     let mut now = Instant::ZERO + Duration::from_secs(1);
     let to = SocketAddr::from((Ipv4Addr::new(10, 9, 0, 2), PORT));
@@ -272,6 +283,13 @@ fn answer_to(bytes: &[u8], is_open: bool) -> (Vec<u8>, bool) {
         client.receive(now, &mut server.line);
     }
     assert_eq!(server.endpoint.session.is_open(), is_open);
+    (client, server, now, id)
+}
+
+/// Sends bytes that are no record, and more than the server reads of them, to a server that is in a
+/// handshake or behind it. Returns what arrives in answer, and whether the connection was reset.
+fn answer_to(bytes: &[u8], is_open: bool) -> (Vec<u8>, bool) {
+    let (mut client, mut server, now, id) = connected(is_open);
     let len = bytes.len();
     client.stack.set_no_delay(now, id, true);
     let sent = client.stack.send(now, id, bytes.to_vec(), 0..len);
@@ -303,4 +321,70 @@ fn what_is_no_record_is_answered_with_the_alert_that_tells_why() {
         assert_eq!(answer.len(), Header::LEN + 2 + 1 + 16, "{alert}");
         assert!(!is_reset, "{alert}");
     }
+}
+
+#[test]
+fn a_connection_whose_bytes_end_within_a_record_ends_and_leaves_nothing() {
+    for (bytes, is_open) in [
+        (&[23, 3, 3, 0, 100, 0][..], true),
+        (&[23, 3, 3], true),
+        (&[22, 3, 1, 0, 100, 1], false),
+        (&[22], false),
+    ] {
+        let (mut client, mut server, mut now, id) = connected(is_open);
+        client.stack.set_no_delay(now, id, true);
+        let sent = client.stack.send(now, id, bytes.to_vec(), 0..bytes.len());
+        assert!(sent.is_ok());
+        client.stack.shutdown(now, id);
+        client.transmit(now);
+        server.receive(now, &mut client.line);
+        server.act_at_last(now);
+        let counters = server.counters;
+        assert_eq!((counters.cut_off, counters.tls_failures), (1, 0));
+        for _ in 0..10 {
+            now += Duration::from_millis(1);
+            client.receive(now, &mut server.line);
+            server.receive(now, &mut client.line);
+        }
+        assert_eq!(server.stack.connections(), 0, "{bytes:?}");
+        // It was closed, not reset: what the server had to say has arrived.
+        assert!(client.stack.is_finished(id) || client.stack.readable_len(id) > 0);
+        assert_eq!(client.stack.failure(id), None, "{bytes:?}");
+    }
+}
+
+#[test]
+fn what_arrived_during_a_response_in_parts_is_read_when_all_of_it_is_sent() {
+    let (mut client, mut server, mut now, id) = connected(true);
+    let server_id = server.id.expect("a connection");
+    // More than TCP takes at once, less than it takes twice.
+    let pieces = (SEND_BUFFER + SEND_BUFFER / 2) / PIECE;
+    server.endpoint.application.pieces = pieces;
+    server.act(now, server_id);
+    assert!(server.endpoint.application.pieces > 0);
+    // The next request arrives.
+    client.stack.set_no_delay(now, id, true);
+    client.endpoint.application.to_send = 1000;
+    client.act(now, id);
+    client.transmit(now);
+    server.receive(now, &mut client.line);
+    server.serve(now);
+    assert_eq!(server.endpoint.pending.0.len(), 1000);
+    assert!(server.endpoint.application.pieces > 0);
+    // All that TCP has is acknowledged before the server's turn comes, and nothing arrives then.
+    for _ in 0..200 {
+        now += Duration::from_millis(1);
+        client.receive(now, &mut server.line);
+        client.serve(now);
+        server.receive(now, &mut client.line);
+    }
+    for _ in 0..200 {
+        server.serve(now);
+        client.receive(now, &mut server.line);
+        client.serve(now);
+        server.receive(now, &mut client.line);
+        now += Duration::from_millis(1);
+    }
+    assert_eq!(client.endpoint.application.received, pieces * PIECE);
+    assert_eq!(server.endpoint.application.received, 1000);
 }

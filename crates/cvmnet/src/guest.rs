@@ -1,6 +1,7 @@
 //! The guest: driver, TCP, TLS and a server on one core, in one loop.
 
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,8 +19,15 @@ use crate::tls::{self, Room, Session};
 
 /// Frames that are taken off the ring in one pass.
 const FRAMES: usize = 64;
+/// The part of the buffers for records that one connection may have is one of these: 64 of the
+/// usual 512, which is 1 MiB that is not acknowledged.
+const SHARES: usize = 8;
+/// Of them, those that are kept for connections that have none.
+const RESERVED: usize = 2;
 /// The time that a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(30);
+/// Handshakes at a time: with the bytes that each may keep, 80 MiB.
+const HANDSHAKES: usize = 4096;
 /// Between two looks at the connections whose handshake is not done.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -32,8 +40,15 @@ pub struct Guest<P: Probe = Off> {
     services: Vec<(u16, Box<dyn Service>)>,
     endpoints: HashMap<Id, Endpoint<Box<dyn Application>, GuestBuffer>>,
     received: Vec<Received>,
-    /// Connections that had no buffer to seal into.
+    /// Connections that had no buffer to seal into, each once: its endpoint knows of it.
     starved: Vec<Id>,
+    /// Connections that were accepted, the oldest first, and those whose handshake is done since.
+    handshakes: VecDeque<Id>,
+    /// Connections whose handshake is not done, and the most of them.
+    handshaking: usize,
+    handshakes_max: usize,
+    /// Buffers for records that are kept for connections without any.
+    reserve: usize,
     /// Records are opened into it.
     plaintext: Box<[u8]>,
     next_sweep: Instant,
@@ -60,6 +75,13 @@ impl<P: Probe> Guest<P> {
         // ring: with none there, nothing would arrive that could end the wait.
         let spare = layout.frames.count.saturating_sub(layout.receive_posted);
         tcp.pool_max = tcp.pool_max.min(spare * layout.frames.bytes);
+        // A record keeps its buffer until it is acknowledged, however short it is.
+        let records = layout.records;
+        let each = (records.count / SHARES).max(1);
+        let reserve = RESERVED * records.count / SHARES;
+        tcp.send_references = tcp.send_references.min(each);
+        tcp.send_buffer = tcp.send_buffer.min(each * records.bytes);
+        tcp.check_piece(records.bytes.min(tls::DATA_MAX + tls::OVERHEAD))?;
         let mut stack = Stack::new(tcp, secret)?;
         for (port, _) in &services {
             stack.listen(*port);
@@ -72,6 +94,10 @@ impl<P: Probe> Guest<P> {
             endpoints: HashMap::new(),
             received: Vec::with_capacity(FRAMES),
             starved: Vec::new(),
+            handshakes: VecDeque::new(),
+            handshaking: 0,
+            handshakes_max: HANDSHAKES,
+            reserve,
             plaintext: vec![0; tls::BODY_MAX].into(),
             next_sweep: Instant::ZERO,
             probe,
@@ -101,7 +127,10 @@ impl<P: Probe> Guest<P> {
         is_busy |= self.accept(now);
         // Buffers came back since they had none.
         for id in std::mem::take(&mut self.starved) {
-            self.serve(time, id);
+            if let Some(endpoint) = self.endpoints.get_mut(&id) {
+                endpoint.is_starved = false;
+                self.serve(time, id);
+            }
         }
         while let Some((id, _)) = self.stack.event() {
             is_busy = true;
@@ -150,18 +179,27 @@ impl<P: Probe> Guest<P> {
         self.endpoints.len()
     }
 
+    /// Returns the entries of the longest list of connections that wait for something.
+    pub(crate) fn waiting(&self) -> usize {
+        self.stack.waiting().max(self.starved.len())
+    }
+
     fn accept(&mut self, now: Instant) -> bool {
-        let _closed = self.driver.region().closed_window();
+        let region = Rc::clone(self.driver.region());
+        let _closed = region.closed_window();
         let mut is_busy = false;
         for at in 0..self.services.len() {
-            let (port, service) = &self.services[at];
-            while let Some(id) = self.stack.accept(*port) {
+            while let Some(id) = self.stack.accept(self.services[at].0) {
                 is_busy = true;
                 self.counters.opened += 1;
                 match Session::server(&self.tls) {
                     Ok(session) => {
-                        let endpoint = Endpoint::new(session, service.accept(), now + HANDSHAKE);
+                        self.make_room(now);
+                        let application = self.services[at].1.accept();
+                        let endpoint = Endpoint::new(session, application, now + HANDSHAKE);
                         self.endpoints.insert(id, endpoint);
+                        self.handshakes.push_back(id);
+                        self.handshaking += 1;
                     }
                     Err(_) => self.stack.abort(now, id),
                 }
@@ -170,24 +208,70 @@ impl<P: Probe> Guest<P> {
         is_busy
     }
 
+    /// Makes room for a handshake at the cost of the oldest: silent clients keep no other one out,
+    /// which is done in a few turns.
+    fn make_room(&mut self, now: Instant) {
+        while self.handshaking >= self.handshakes_max {
+            let Some(oldest) = self.handshakes.pop_front() else {
+                break;
+            };
+            self.give_up(now, oldest);
+        }
+        if self.handshakes.len() >= 2 * self.handshakes_max {
+            let endpoints = &self.endpoints;
+            self.handshakes
+                .retain(|id| endpoints.get(id).is_some_and(Endpoint::is_handshaking));
+        }
+    }
+
+    /// Ends a connection whose handshake is not done.
+    fn give_up(&mut self, now: Instant, id: Id) {
+        let endpoint = self.endpoints.get(&id);
+        if endpoint.is_some_and(Endpoint::is_handshaking) {
+            self.endpoints.remove(&id);
+            self.handshaking -= 1;
+            self.counters.tls_failures += 1;
+            self.stack.abort(now, id);
+        }
+    }
+
     fn serve(&mut self, time: Time, id: Id) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else {
             return;
+        };
+        // The last buffers are for connections that have none, so that those which acknowledge
+        // nothing leave a handshake and an answer to others.
+        let held = Cell::new(self.stack.references(id) + endpoint.references());
+        let take = || {
+            if held.get() > 0 && self.driver.records_free() <= self.reserve {
+                return None;
+            }
+            held.set(held.get() + 1);
+            self.driver.record()
         };
         let mut turn = Turn {
             time,
             id,
             stack: &mut self.stack,
             region: Some(self.driver.region()),
-            take: || self.driver.record(),
+            take,
             plaintext: &mut self.plaintext,
             cipher: self.driver.layout().cipher,
             probe: &self.probe,
             counters: &mut self.counters,
         };
-        match endpoint.serve(&mut turn) {
+        let was_handshaking = endpoint.is_handshaking();
+        let next = endpoint.serve(&mut turn);
+        if was_handshaking && (next == Next::Over || !endpoint.is_handshaking()) {
+            self.handshaking -= 1;
+        }
+        match next {
             Next::Waiting => {}
-            Next::Starved => self.starved.push(id),
+            Next::Starved => {
+                if !std::mem::replace(&mut endpoint.is_starved, true) {
+                    self.starved.push(id);
+                }
+            }
             Next::Over => {
                 self.endpoints.remove(&id);
                 self.stack.close(time.now, id);
@@ -204,9 +288,7 @@ impl<P: Probe> Guest<P> {
         let late = self.endpoints.iter().filter(|(_, it)| it.is_late(now));
         let late: Vec<Id> = late.map(|(id, _)| *id).collect();
         for id in late {
-            self.endpoints.remove(&id);
-            self.counters.tls_failures += 1;
-            self.stack.abort(now, id);
+            self.give_up(now, id);
         }
     }
 }
@@ -237,3 +319,7 @@ impl RecordBuffer for GuestBuffer {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "guest_tests.rs"]
+mod tests;

@@ -10,10 +10,18 @@ use std::sync::atomic::Ordering;
 
 use tare_memory::{AtomicValue, Means, SharedMemory, View, Window};
 
+use crate::ring::PIECES_MAX;
 use crate::variant::{Cipher, Headers};
 
 /// Bytes of a slot of the bounce buffer, as with Linux's `swiotlb`.
 pub const SLOT: usize = 2048;
+
+/// Slots of the bounce buffer for a packet of 64 KiB in one piece.
+pub(crate) const SLOTS_OF_PACKET: usize = 34;
+
+/// The fewest descriptors of a transmit queue: a power of two that has those of a packet in the
+/// most pieces.
+const TRANSMIT_MIN: u32 = (PIECES_MAX as u32 + 1).next_power_of_two();
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -31,7 +39,7 @@ pub struct Config {
     pub pairs: u16,
     /// Descriptors of a receive queue: a power of two.
     pub receive_queue: u16,
-    /// Descriptors of a transmit queue: a power of two.
+    /// Descriptors of a transmit queue: a power of two, at least 32.
     pub transmit_queue: u16,
     /// Notifications by event index (`VIRTIO_F_EVENT_IDX`) and not by flags.
     pub event_index: bool,
@@ -47,7 +55,8 @@ pub struct Config {
     pub record_buffers: u32,
     /// Those buffers are private, and the device sees the bounce buffer alone.
     pub bounced: bool,
-    /// Slots of the bounce buffer of a queue pair, [`SLOT`] bytes each.
+    /// Slots of the bounce buffer of a queue pair, [`SLOT`] bytes each: with private buffers, at
+    /// least those of all posted buffers and of a packet of 64 KiB.
     pub bounce_slots: u32,
     /// The way in which the guest reads headers.
     pub headers: Headers,
@@ -186,6 +195,11 @@ impl Layout {
         range("queue pairs", config.pairs.into(), 1..PAIRS_MAX as u32 + 1)?;
         let receive = power("receive queue", config.receive_queue)?;
         let transmit = power("transmit queue", config.transmit_queue)?;
+        range(
+            "transmit queue",
+            transmit.into(),
+            TRANSMIT_MIN..u32::from(u16::MAX),
+        )?;
         let posted = range(
             "posted buffers",
             config.receive_posted.into(),
@@ -203,7 +217,12 @@ impl Layout {
             64..65_536,
         )?;
         let records = range("records' buffers", config.record_buffers, 1..1 << 20)?;
-        let slots = range("bounce slots", config.bounce_slots, 1..1 << 20)?;
+        let slots_min = match config.bounced {
+            true => posted * receive_bytes.div_ceil(SLOT) + SLOTS_OF_PACKET,
+            false => 1,
+        };
+        let slots_min = u32::try_from(slots_min).unwrap_or(u32::MAX);
+        let slots = range("bounce slots", config.bounce_slots, slots_min..1 << 20)?;
 
         let mut at = 0;
         let mut take = |bytes: usize| {
@@ -578,6 +597,46 @@ mod tests {
         for config in bad {
             assert!(Layout::new(&config).is_err(), "{config:?}");
         }
+    }
+
+    /// With fewer, a guest would never have room for a packet.
+    #[test]
+    fn sizes_with_which_nothing_could_be_sent_are_refused() {
+        let shared = Config::default();
+        let bounced = |receive_bytes, bounce_slots| Config {
+            bounced: true,
+            receive_posted: 64,
+            receive_bytes,
+            bounce_slots,
+            ..shared
+        };
+        let queue = |transmit_queue| Config {
+            transmit_queue,
+            ..shared
+        };
+        for (least, less, what) in [
+            (queue(32), queue(16), "transmit queue: found 16"),
+            (
+                bounced(2048, 64 + 34),
+                bounced(2048, 64 + 33),
+                "bounce slots: found 97",
+            ),
+            (
+                bounced(2049, 2 * 64 + 34),
+                bounced(2049, 2 * 64 + 33),
+                "bounce slots: found 161",
+            ),
+        ] {
+            assert!(Layout::new(&least).is_ok(), "{least:?}");
+            let refused = Layout::new(&less).unwrap_err().to_string();
+            assert!(refused.starts_with(what), "{refused}");
+        }
+        // Without copies there are few slots, for what is in no other buffer.
+        assert!(Layout::new(&Config {
+            bounce_slots: 1,
+            ..shared
+        })
+        .is_ok());
     }
 
     #[test]

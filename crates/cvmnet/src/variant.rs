@@ -26,7 +26,7 @@
 //! ([`Key::open_reading_twice`](tare_gcm::Key::open_reading_twice)), and where its records lie in
 //! private memory it takes the single reads too. Sealing is the same in all.
 
-use crate::region::Config;
+use crate::region::{Config, SLOT};
 use crate::tcp;
 
 /// The memory that the device reads and writes frames in.
@@ -248,6 +248,10 @@ impl Variant {
             Buffers::Bounced => {
                 config.bounced = true;
                 config.bounce_slots = BOUNCE_SLOTS;
+                // Those of posted buffers leave half of them to what is sent.
+                let most = BOUNCE_SLOTS / 2 / config.receive_bytes.div_ceil(SLOT as u32);
+                let most = u16::try_from(most).unwrap_or(u16::MAX);
+                config.receive_posted = config.receive_posted.min(most);
             }
         }
         config

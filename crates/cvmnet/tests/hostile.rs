@@ -120,7 +120,13 @@ fn a_guest_that_gets_wrong_frames_delivers_right_bytes_alone_and_serves_on() {
         }
         assert!(report.tls_failures > 0, "{report}");
         assert!(report.delivered > 1_000_000, "{report}");
-        assert!(report.faults.is_empty(), "{report}");
+        // A device that does nothing for long is reset.
+        let is_fault = |why: &&str| *why != "silent";
+        assert_eq!(
+            report.faults.keys().copied().find(is_fault),
+            None,
+            "{report}"
+        );
     }
 }
 

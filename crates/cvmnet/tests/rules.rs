@@ -319,6 +319,46 @@ fn the_timeout_doubles_and_after_the_limit_the_connection_is_given_up() {
     assert_eq!(bench.stack.failure(open.id), Some(Failure::TimedOut));
 }
 
+/// RFC 5961, 4: a peer that has forgotten the connection is told where it stands, so that it can
+/// reset it.
+#[test]
+fn a_syn_without_timestamps_is_challenged_on_a_connection_with_them() {
+    let (mut bench, open) = modern(|_| {});
+    for seq in [100, open.seq, 0x8000_0000] {
+        let challenges = bench.give(&Seg::syn(seq));
+        let [challenge] = &challenges[..] else {
+            panic!("one challenge to a SYN with {seq}: {challenges:?}");
+        };
+        assert!(!challenge.syn && !challenge.rst && challenge.payload.is_empty());
+        assert_eq!((challenge.seq, challenge.ack), (open.ack, Some(open.seq)));
+        bench.wait(SECOND);
+    }
+    // Anything else without them is dropped (RFC 7323, 3.2).
+    let data = Seg::new(open.seq, open.ack).data(&[1; 10]);
+    assert_eq!(bench.give(&data), []);
+    assert_eq!(bench.stack.state(open.id), Some(State::Established));
+}
+
+/// RFC 6298, 5.7 and Karn's algorithm: acknowledgments of what was sent twice end no back-off.
+#[test]
+fn a_timeout_below_the_round_trip_time_is_left_behind_without_timestamps() {
+    let (mut bench, mut open) = plain(|_| {});
+    // One burst is acknowledged at once, and all others after 300 ms, on a path that has changed.
+    let mut repeats = Vec::new();
+    for n in 0..8 {
+        let sent = bench.send(open.id, &[7; 1000]);
+        assert_eq!(sent.len(), 1);
+        let again = match n {
+            0 => Vec::new(),
+            _ => bench.wait(MS * 300),
+        };
+        repeats.push(again.len());
+        open.ack = open.ack.wrapping_add(1000);
+        assert_eq!(bench.give(&Seg::new(open.seq, open.ack)), []);
+    }
+    assert_eq!(repeats, [0, 1, 0, 0, 0, 0, 0, 0]);
+}
+
 #[test]
 fn a_closed_window_is_probed_until_it_opens() {
     let (mut bench, open) = plain(|_| {});
@@ -583,6 +623,46 @@ fn pings_and_arp_are_answered() {
         bench.put(tare_packet::frame::icmpv6(to, from, peer, own, 64, ping));
     }
     assert!(bench.frames().len() < 110);
+}
+
+/// RFC 4862, 5.4: another station is about to take the guest's address.
+#[test]
+fn a_station_that_asks_whether_the_address_is_in_use_is_told() {
+    use std::net::Ipv6Addr;
+    let own = common::address6(common::A);
+    let group: Ipv6Addr = "ff02::1:ff00:1".parse().unwrap();
+    let ask = |kind: u8, source: Ipv6Addr| {
+        let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+        message.extend(own.octets());
+        let to = [0x33, 0x33, 0xff, 0, 0, 1];
+        tare_packet::frame::icmpv6(to, common::mac(common::B), source, group, 255, message)
+    };
+    for headers in [
+        tare_cvmnet::variant::Headers::CopiedFirst,
+        tare_cvmnet::variant::Headers::InPlace,
+    ] {
+        let mut bench = Bench::new(|config| config.headers = headers);
+        bench.put(ask(135, Ipv6Addr::UNSPECIFIED));
+        let answers = bench.frames();
+        assert_eq!(answers.len(), 1, "{headers:?}");
+        let [answer] = &answers[..] else { return };
+        let all_nodes: Ipv6Addr = "ff02::1".parse().unwrap();
+        assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1]);
+        assert_eq!((answer[54], &answer[22..38]), (136, &own.octets()[..]));
+        assert_eq!(answer[38..54], all_nodes.octets());
+        assert_eq!(answer[62..78], own.octets());
+        // No other message comes from the unspecified address.
+        let before = bench.stack.counters().source;
+        for kind in [128, 136, 2] {
+            bench.put(ask(kind, Ipv6Addr::UNSPECIFIED));
+        }
+        let ping = vec![128, 0, 0, 0, 1, 2, 3, 4, 5];
+        let (to, from) = (common::mac(common::A), common::mac(common::B));
+        let none = Ipv6Addr::UNSPECIFIED;
+        bench.put(tare_packet::frame::icmpv6(to, from, none, own, 64, ping));
+        assert!(bench.frames().is_empty());
+        assert_eq!(bench.stack.counters().source, before + 4, "{headers:?}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::{fmt, io};
 
+use crate::file::TMPFS;
 use crate::private::Pages;
 
 /// The reason why memory could not be shared or mapped.
@@ -19,6 +20,8 @@ pub enum Error {
     Length(u64),
     /// The file is no memfd that is sealed against shrinking.
     NotSealed,
+    /// The file is on a file system of this type, and not on tmpfs.
+    FileSystem(u64),
     /// The length of a mapping is 0, more than [`MAPPING_MAX`](crate::MAPPING_MAX), or more than
     /// the file has.
     MappingLength(u64),
@@ -61,6 +64,11 @@ impl fmt::Display for Error {
             ),
             Error::NotSealed => f.write_str(
                 "the shared memory can be shrunk by the other side: expected a memfd with F_SEAL_SHRINK",
+            ),
+            Error::FileSystem(found) => write!(
+                f,
+                "the shared memory is on a file system of type {found:#x}: expected tmpfs \
+                 ({TMPFS:#x}), a memfd without huge pages",
             ),
             Error::MappingLength(len) => write!(
                 f,

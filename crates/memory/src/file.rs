@@ -18,7 +18,7 @@ use crate::private::{has_transparent, refused, Mapping, Pages, MAPPING_MAX};
 /// The file system of `hugetlbfs`, and of memfds with huge pages.
 const HUGETLBFS: u64 = 0x9584_58f6;
 /// The file system of memfds, and of `/dev/shm`.
-const TMPFS: u64 = 0x0102_1994;
+pub(crate) const TMPFS: u64 = 0x0102_1994;
 
 /// A file that this process has for itself, to map it: on hugetlbfs, on tmpfs, a memfd, or any
 /// other. It is locked (`flock`), and no other user may read or write it.

@@ -10,6 +10,7 @@ use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 use crate::error::Error;
+use crate::file::TMPFS;
 use crate::gate::{Gate, Means, Window};
 use crate::view::View;
 
@@ -51,13 +52,19 @@ impl SharedMemory {
     /// Maps memory that the other side created.
     ///
     /// # Errors
-    /// The file is no memfd that is sealed against shrinking, its length is 0 or too long, or it
-    /// cannot be mapped for reading and writing.
+    /// The file is no memfd that is sealed against shrinking, it has huge pages, its length is 0 or
+    /// too long, or it cannot be mapped for reading and writing.
     pub fn open(fd: OwnedFd) -> Result<SharedMemory, Error> {
         // Seals first: a length that was read before the seal may be less by now.
         let seals = fs::fcntl_get_seals(&fd).map_err(|_| Error::NotSealed)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Error::NotSealed);
+        }
+        // Another file's pages may run out when they are touched, which ends the process: those of
+        // a hole that the other side punches into a file of huge pages.
+        let system = fs::fstatfs(&fd).map_err(Error::os("fstatfs"))?.f_type as u64;
+        if system != TMPFS {
+            return Err(Error::FileSystem(system));
         }
         let stat = fs::fstat(&fd).map_err(Error::os("fstat"))?;
         let len = checked(u64::try_from(stat.st_size).unwrap_or(0))?;

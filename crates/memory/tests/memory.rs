@@ -31,6 +31,22 @@ fn memory_that_the_other_side_can_shrink_is_refused() {
     ));
 }
 
+/// The other side could punch a hole and take the last huge page: the next access would end this
+/// process (SIGBUS).
+#[test]
+fn memory_whose_pages_may_run_out_is_refused() {
+    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    let Ok(fd) = memfd_create("test", flags) else {
+        eprintln!("NOT TESTED: this kernel has no memfds with huge pages");
+        return;
+    };
+    ftruncate(&fd, 2 << 20).unwrap();
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+    let refused = SharedMemory::open(fd).unwrap_err();
+    assert!(matches!(refused, Error::FileSystem(_)), "{refused}");
+    assert!(refused.to_string().contains("0x958458f6"), "{refused}");
+}
+
 #[test]
 fn our_memory_cannot_be_shrunk_grown_or_unsealed() {
     let memory = SharedMemory::create("test", 4096).unwrap();

@@ -12,7 +12,7 @@ use tare_sim::Instant;
 
 use super::link::{greeted, is_over, tell, tell_last, Doorbells};
 use super::threads::run_all;
-use super::{Agreement, Error, GuestReport, Place, GUEST_MAC, POLL, PULSE};
+use super::{Agreement, Error, GuestReport, Place, GUEST_MAC, KEEP_ALIVE, POLL, PULSE};
 use crate::breakdown::Off;
 use crate::guest::Guest;
 use crate::region::Region;
@@ -188,6 +188,7 @@ fn config(place: &Place) -> tcp::Config {
         ip4: Some(place.ip4),
         ip6: place.ip6,
         mtu: place.mtu,
+        keep_alive: Some(KEEP_ALIVE),
         no_delay: true,
         ..tcp::Config::new(GUEST_MAC)
     }
@@ -216,5 +217,27 @@ fn report(guest: &Guest, polling: Duration) -> GuestReport {
         faults: driver.faults,
         cpu_ns: cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64,
         polling_ns: polling.as_nanos() as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::tcp::Network;
+
+    #[test]
+    fn clients_that_vanish_are_noticed_by_the_daemons_settings() {
+        let place = Place {
+            ip4: Network {
+                address: Ipv4Addr::new(10, 77, 0, 2),
+                prefix_len: 24,
+                gateway: None,
+            },
+            ip6: None,
+            mtu: 1500,
+        };
+        assert_eq!(config(&place).keep_alive, Some(KEEP_ALIVE));
     }
 }

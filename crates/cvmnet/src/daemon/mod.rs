@@ -26,7 +26,7 @@ pub use report::{GuestReport, HostReport, PairReport, Report};
 
 use crate::host::DeviceError;
 use crate::region;
-use crate::tcp::{self, Network};
+use crate::tcp::{self, KeepAlive, Network};
 use crate::tls;
 use crate::variant::{Exits, Variant};
 
@@ -41,6 +41,14 @@ const PULSE: Duration = Duration::from_millis(100);
 
 /// The time for which either side looks again and again before it sleeps.
 const POLL: Duration = Duration::from_micros(50);
+
+/// The probes of connections on which nothing arrives: a client that has vanished keeps its place
+/// for two minutes.
+pub(crate) const KEEP_ALIVE: KeepAlive = KeepAlive {
+    idle: Duration::from_secs(60),
+    interval: Duration::from_secs(10),
+    probes: 6,
+};
 
 /// The settings that guest and host have to agree on. Both have them from their command lines:
 /// neither believes the other.

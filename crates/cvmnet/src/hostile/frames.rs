@@ -1,11 +1,11 @@
 //! Frames that the host changes before it puts them on the ring.
 
-use tare_packet::{checksum, ethernet, ipv4};
+use tare_packet::{checksum, ethernet, ipv4, ipv6, protocol};
 use tare_sim::Random;
 
 use crate::ring::{Checksum, NetHeader};
 
-/// A field of a frame of TCP over IPv4, or another thing that can be wrong with one.
+/// A field of a frame of TCP over IPv4, ARP or ICMPv6, or another thing that can be wrong with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum FrameField {
@@ -51,6 +51,8 @@ pub enum FrameField {
     Payload,
     /// A field of an ARP message.
     Arp,
+    /// A field of a message of ICMPv6: neighbor discovery, an echo request, an error.
+    Icmp6,
     /// A whole frame of random bytes.
     Random,
     /// The whole frame, a second time.
@@ -59,7 +61,7 @@ pub enum FrameField {
 
 impl FrameField {
     /// All.
-    pub const ALL: [FrameField; 23] = [
+    pub const ALL: [FrameField; 24] = [
         FrameField::Length,
         FrameField::EthernetTarget,
         FrameField::EthernetSource,
@@ -81,6 +83,7 @@ impl FrameField {
         FrameField::TcpOptions,
         FrameField::Payload,
         FrameField::Arp,
+        FrameField::Icmp6,
         FrameField::Random,
         FrameField::Replayed,
     ];
@@ -95,6 +98,21 @@ const FRAME: usize = 1514;
 const ARP: [u8; 28] = [
     0, 1, 8, 0, 6, 4, 0, 1, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1, 0, 0, 0, 0, 0, 0, 10, 9, 0, 2,
 ];
+
+/// A neighbor solicitation of the guest's address, fd00::2 from fd00::1, with the option of a
+/// station address.
+const ICMP6: [u8; 72] = [
+    0x60, 0, 0, 0, 0, 32, 58, 255, // IPv6
+    0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, // from
+    0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, // to
+    135, 0, 0, 0, 0, 0, 0, 0, // ICMPv6
+    0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, // the address
+    1, 1, 2, 0, 0, 0, 0, 1, // the option
+];
+/// Their types: packet too big, echo request, solicitation, advertisement.
+const ICMP6_TYPES: [u8; 4] = [2, 128, 135, 136];
+/// The place of the type in the frame.
+const ICMP6_TYPE: usize = IP + ipv6::HEADER;
 
 /// Returns the bytes of the TCP header, if the frame is TCP over IPv4 without options.
 fn tcp_header(frame: &[u8]) -> Option<usize> {
@@ -129,6 +147,14 @@ pub(super) fn change(frame: &mut Vec<u8>, random: &mut Random) -> Option<(FrameF
             frame[21] = 1 + random.below(2) as u8;
             let at = 14 + random.below(ARP.len() as u64) as usize;
             at..(at + 6).min(frame.len())
+        }
+        FrameField::Icmp6 => {
+            frame.resize(ethernet::HEADER, 0);
+            frame[12..].copy_from_slice(&ethernet::IPV6.to_be_bytes());
+            frame.extend_from_slice(&ICMP6);
+            frame[ICMP6_TYPE] = ICMP6_TYPES[random.below(4) as usize];
+            let at = IP + random.below(ICMP6.len() as u64) as usize;
+            at..(at + 1 + random.below(6) as usize).min(frame.len())
         }
         FrameField::Replayed => return None,
         _ => {
@@ -170,7 +196,9 @@ pub(super) fn change(frame: &mut Vec<u8>, random: &mut Random) -> Option<(FrameF
         return None;
     }
     // Most have the checksums that belong to them, and are not noticed by those.
-    if which != FrameField::IpChecksum && random.chance(0.8) {
+    if which == FrameField::Icmp6 && random.chance(0.8) {
+        repair_icmp6(frame);
+    } else if which != FrameField::IpChecksum && random.chance(0.8) {
         repair_ip(frame);
     }
     let is_trusted = which != FrameField::Payload && random.chance(0.5);
@@ -192,6 +220,15 @@ fn repair_ip(frame: &mut [u8]) {
     header[10..12].fill(0);
     let sum = checksum::finish(checksum::sum(header));
     header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn repair_icmp6(frame: &mut [u8]) {
+    let (from, to) = (IP + 8..IP + 24, IP + 24..IP + 40);
+    frame[ICMP6_TYPE + 2..ICMP6_TYPE + 4].fill(0);
+    let len = frame.len() - ICMP6_TYPE;
+    let pseudo = checksum::pseudo_header(&frame[from], &frame[to], protocol::ICMPV6, len);
+    let sum = checksum::finish(pseudo + checksum::sum(&frame[ICMP6_TYPE..]));
+    frame[ICMP6_TYPE + 2..ICMP6_TYPE + 4].copy_from_slice(&sum.to_be_bytes());
 }
 
 fn repair_tcp(frame: &mut [u8]) {

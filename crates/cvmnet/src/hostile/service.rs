@@ -2,11 +2,12 @@
 //! behind an honest device whose frames and memory the host changes.
 
 use std::cell::Cell;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
+use tare_packet::{frame, protocol};
 use tare_sim::{Instant, Random};
 
 use super::attacker::{Attacker, Role};
@@ -14,11 +15,12 @@ use super::frames::{change, FrameField};
 use super::guest::{doorbell, name};
 use super::record::Recorder;
 use super::{create, map, search, Broken, Report, CANARY};
+use crate::daemon::KEEP_ALIVE;
 use crate::guest::Guest;
 use crate::host::merge::Limits;
 use crate::host::{Device, DeviceSettings, Frames, Peer};
 use crate::region::{Config, Region};
-use crate::ring::{Driver, NetHeader, Notification, Settings};
+use crate::ring::{Checksum, Driver, NetHeader, Notification, Settings};
 use crate::server::{Application, Output, Service, Time};
 use crate::tcp::{self, KeepAlive, Network, Secret};
 use crate::tls::{Client, Identity, Options, Server};
@@ -27,6 +29,8 @@ const GUEST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// The clients after the attack: what is left of it at the others' address does not disturb them.
 const AFTERWARDS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 3);
+/// A client that does not exist.
+const FORGED: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 9);
 const PORT: u16 = 443;
 /// Connections at a time.
 const CONNECTIONS: usize = 3;
@@ -38,6 +42,8 @@ const EVENTS_MAX: u64 = 10_000;
 /// Virtual time between two turns, and between two in which nothing happens.
 const TURN: Duration = Duration::from_micros(20);
 const PAUSE: Duration = Duration::from_millis(5);
+/// One in so many turns begins a time in which the device takes no packet, and one ends it.
+const STUCK: [u64; 2] = [5000, 500];
 /// Turns without anything after which the guest resets its device.
 const WATCHDOG: u32 = 2000;
 
@@ -162,6 +168,10 @@ struct Line {
     hostile: f64,
     /// Frames that come later than they should, or again.
     held: Vec<Vec<u8>>,
+    /// The device takes no packet of the guest, and opens connections that it resets at once.
+    is_stuck: bool,
+    /// The segments of those that were made.
+    forged: u32,
     /// The order on the ring is this one, so that each frame is known when it is read.
     is_counted: bool,
 }
@@ -176,6 +186,13 @@ impl Line {
 
 impl Frames for Line {
     fn receive(&mut self, frame: &mut Vec<u8>) -> Option<NetHeader> {
+        if self.is_stuck && self.random.chance(0.9) {
+            forge(frame, self.forged);
+            self.forged = self.forged.wrapping_add(1);
+            self.deliver(None);
+            let (checksum, segments) = (Checksum::Verified, None);
+            return Some(NetHeader { checksum, segments });
+        }
         if !self.held.is_empty() && self.random.chance(0.1) {
             let which = self.random.below(self.held.len() as u64) as usize;
             *frame = self.held.swap_remove(which);
@@ -210,7 +227,7 @@ impl Frames for Line {
     }
 
     fn send(&mut self, frame: &[u8], header: NetHeader) -> bool {
-        self.peer.send(frame, header)
+        !self.is_stuck && self.peer.send(frame, header)
     }
 }
 
@@ -276,6 +293,8 @@ impl Scene {
             recorder: recorder.clone(),
             hostile: attack.frames,
             held: Vec::new(),
+            is_stuck: false,
+            forged: 0,
             is_counted: attack.memory == 0.0 && !merges,
         };
         let settings = DeviceSettings {
@@ -345,7 +364,13 @@ impl Scene {
         };
         // Starved: the device does nothing for a while.
         let is_starved = self.device.frames().hostile > 0.0 && self.random.below(16) == 0;
-        let mut is_busy = self.device.frames().peer.turn(time);
+        let line = self.device.frames();
+        let [begins, ends] = STUCK;
+        let one_in = if line.is_stuck { ends } else { begins };
+        if line.hostile > 0.0 && self.random.below(one_in) == 0 {
+            line.is_stuck = !line.is_stuck;
+        }
+        let mut is_busy = line.peer.turn(time);
         if !is_starved {
             match self.device.poll(self.now) {
                 Ok(moved) => is_busy |= moved,
@@ -400,6 +425,10 @@ impl Scene {
         if self.guest.connections() > connections_max() {
             return Err(format!("{} connections", self.guest.connections()).into());
         }
+        let waiting = self.guest.waiting();
+        if waiting > 2 * connections_max() + 16 {
+            return Err(format!("{waiting} entries in a list of connections").into());
+        }
         Ok(())
     }
 
@@ -412,6 +441,7 @@ impl Scene {
         self.report.tls_failures = before.tls_failures;
         let line = self.device.frames();
         (line.hostile, line.is_counted) = (0.0, false);
+        line.is_stuck = false;
         line.held.clear();
         line.peer = peer(&self.keys, AFTERWARDS)?;
         let right = self.delivered.get().right;
@@ -473,6 +503,21 @@ fn connections_max() -> usize {
     network(0, GUEST).connections_max
 }
 
+/// Writes the segments of a peer that opens connections and resets each at once: this one of them.
+fn forge(frame: &mut Vec<u8>, number: u32) {
+    const SYN: u8 = 2;
+    const RST: u8 = 4;
+    let is_reset = number % 2 == 1;
+    let mut tcp = [0; 20];
+    tcp[..2].copy_from_slice(&(1024 + (number / 2 % 16_384) as u16).to_be_bytes());
+    tcp[2..4].copy_from_slice(&PORT.to_be_bytes());
+    tcp[4..8].copy_from_slice(&u32::from(is_reset).to_be_bytes());
+    (tcp[12], tcp[13]) = (5 << 4, if is_reset { RST } else { SYN });
+    let macs = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 9]);
+    *frame = frame::ipv4(macs.0, macs.1, FORGED, GUEST, protocol::TCP, &tcp);
+}
+
+/// Returns settings whose limits are reached, and whose times are those of the daemon.
 fn network(last: u8, address: Ipv4Addr) -> tcp::Config {
     tcp::Config {
         ip4: Some(Network {
@@ -480,24 +525,34 @@ fn network(last: u8, address: Ipv4Addr) -> tcp::Config {
             prefix_len: 24,
             gateway: None,
         }),
+        ip6: Some(Network {
+            address: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into()),
+            prefix_len: 64,
+            gateway: None,
+        }),
         connections_max: 200,
         time_wait_max: 50,
         pinned_max: 64 << 10,
         pool_max: 128 << 10,
         copied_max: 1 << 20,
-        stall_max: Duration::from_secs(60),
-        keep_alive: Some(KeepAlive {
-            idle: Duration::from_secs(10),
-            interval: Duration::from_secs(5),
-            probes: 3,
-        }),
+        keep_alive: Some(KEEP_ALIVE),
         ..tcp::Config::new([2, 0, 0, 0, 0, last])
     }
 }
 
 fn peer(keys: &Keys, address: Ipv4Addr) -> Result<Peer<Stream>, Broken> {
     let [.., last] = address.octets();
-    let (network, secret) = (network(last, address), Secret::new(&[9; 16]));
+    let network = tcp::Config {
+        // The clients give up early, so that others come.
+        stall_max: Duration::from_secs(60),
+        keep_alive: Some(KeepAlive {
+            idle: Duration::from_secs(8),
+            interval: Duration::from_secs(5),
+            probes: 3,
+        }),
+        ..network(last, address)
+    };
+    let secret = Secret::new(&[9; 16]);
     let peer = Peer::new(network, secret, keys.client.clone());
     peer.map_err(|error| Broken(error.to_string()))
 }

@@ -74,10 +74,12 @@ struct Shadow {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Free,
-    /// The first of a chain: the number of descriptors, and the bytes that the device may write.
+    /// The first of a chain: the number of descriptors, the bytes that the device may write, and
+    /// the available index at which the chain was added.
     Head {
         parts: u16,
         writable: u32,
+        added: u16,
     },
     /// A further one of a chain.
     Chained,
@@ -191,6 +193,7 @@ impl<P: Probe> Queue<P> {
         self.shadow[usize::from(head)].state = Use::Head {
             parts: parts.len() as u16,
             writable,
+            added: self.available,
         };
         let slot = usize::from(self.available % self.layout.size);
         let place = self.layout.available + 4 + 2 * slot;
@@ -288,9 +291,19 @@ impl<P: Probe> Queue<P> {
             return Err(Fault::Id { queue, id, size });
         };
         let head = id as u16;
-        let Use::Head { parts, writable } = shadow.state else {
+        let Use::Head {
+            parts,
+            writable,
+            added,
+        } = shadow.state
+        else {
             return Err(Fault::NotInFlight { queue, id: head });
         };
+        // Those that are not published are the last that were added.
+        let unpublished = self.available.wrapping_sub(self.published);
+        if self.available.wrapping_sub(added) <= unpublished {
+            return Err(Fault::NotInFlight { queue, id: head });
+        }
         if len > writable {
             return Err(Fault::Length {
                 queue,

@@ -33,6 +33,11 @@ pub struct KeepAlive {
     pub probes: u32,
 }
 
+/// The bytes that a connection may always copy of what is expected next, whatever others have: the
+/// longest record of TLS. A connection whose owner reads goes on, however many there are that are
+/// not read.
+pub const COPIED_RESERVE: usize = 17 << 10;
+
 /// The settings of a stack. Every queue and table has a bound here or a constant one.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -60,7 +65,8 @@ pub struct Config {
     /// Bytes of the pool that all connections together may keep.
     pub pool_max: usize,
     /// Bytes of private memory that copied payloads of all connections together may take; what is
-    /// above is dropped, and has to be sent again.
+    /// above is dropped, and has to be sent again. [`COPIED_RESERVE`] of each connection is beside
+    /// it.
     pub copied_max: usize,
     /// A payload is copied if it is shorter than its buffer divided by this, and a quarter of
     /// `pool_max` is kept by others.
@@ -189,6 +195,20 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Checks that a piece of so many bytes can be sent.
+    ///
+    /// # Errors
+    /// The send buffer is shorter.
+    pub(crate) fn check_piece(&self, bytes: usize) -> Result<(), Invalid> {
+        match self.send_buffer >= bytes {
+            true => Ok(()),
+            false => Err(Invalid {
+                what: "send_buffer",
+                expected: "at least one record",
+            }),
+        }
     }
 
     /// Returns the largest segment that this end takes or sends over a path with this MTU, without

@@ -424,6 +424,11 @@ impl<B: Buffer> Connection<B> {
         Ok(())
     }
 
+    /// Returns the number of references that wait to be sent or acknowledged.
+    pub(crate) fn references(&self) -> usize {
+        self.queue.references()
+    }
+
     /// With nothing waiting for the peer, the time without progress begins now.
     fn note_progress(&mut self, now: Instant) {
         if self.una == self.send_end() {

@@ -130,7 +130,10 @@ impl Ip {
             start,
             end: start + usize::from(packet.payload_len()),
         };
-        Ok((ip, ipv6::is_host(source.to_bits())))
+        // A station that asks whether an address is in use has none yet (RFC 4862, 5.4); the link
+        // takes nothing else from there.
+        let is_unspecified = source.is_unspecified() && ip.protocol == protocol::ICMPV6;
+        Ok((ip, is_unspecified || ipv6::is_host(source.to_bits())))
     }
 
     /// Returns the sum of the pseudo-header for a payload of `len` bytes.

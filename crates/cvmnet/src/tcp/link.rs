@@ -172,6 +172,9 @@ impl Link {
         if checksum::finish(pseudo + checksum::sum(message)) != 0 {
             return Err(Dropped::Checksum);
         }
+        if ip.source.is_unspecified() && header[0] != SOLICITATION {
+            return Err(Dropped::Source);
+        }
         let to_us = config.is_local(ip.target);
         match (ip.source, ip.target, header[0]) {
             (IpAddr::V4(source), IpAddr::V4(own), ECHO4) if to_us => {

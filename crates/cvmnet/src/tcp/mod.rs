@@ -36,7 +36,7 @@ mod table;
 mod transmit;
 
 pub use buffer::{Buffer, Checksum, Chunk, Frame};
-pub use config::{Config, Invalid, KeepAlive, Network};
+pub use config::{Config, Invalid, KeepAlive, Network, COPIED_RESERVE};
 pub use congestion::Algorithm;
 pub use connection::{Failure, Ready, State};
 pub use headers::Tuple;

@@ -22,6 +22,8 @@ pub(crate) struct Limits {
     pub(crate) pinned_max: usize,
     /// Bytes of private memory.
     pub(crate) copied_max: usize,
+    /// Bytes of it that what can be read may always take.
+    pub(crate) copied_reserve: usize,
     /// A payload shorter than its buffer's capacity divided by this is copied,
     pub(crate) copy_divisor: usize,
     /// unless the queue keeps no more bytes of buffers than this with it.
@@ -52,6 +54,8 @@ pub(crate) struct ReceiveQueue<B> {
     pinned: usize,
     /// Bytes of private memory in both parts.
     copied: usize,
+    /// Of them, those ahead of a gap.
+    copied_ahead: usize,
     /// The position of the FIN.
     fin: Option<u64>,
 }
@@ -67,6 +71,7 @@ impl<B: Buffer> ReceiveQueue<B> {
             recent: [0; 3],
             pinned: 0,
             copied: 0,
+            copied_ahead: 0,
             fin: None,
         }
     }
@@ -160,7 +165,7 @@ impl<B: Buffer> ReceiveQueue<B> {
             self.insert_ahead(start, payload, limits);
             return false;
         }
-        let Some(payload) = self.admit(payload, limits) else {
+        let Some(payload) = self.admit(payload, limits, limits.copied_reserve) else {
             return false;
         };
         self.push(payload);
@@ -171,6 +176,7 @@ impl<B: Buffer> ReceiveQueue<B> {
             if let Some(Ahead { start, mut payload }) = self.ahead.pop_front() {
                 self.pinned -= payload.pinned();
                 self.copied -= cost(&payload);
+                self.copied_ahead -= cost(&payload);
                 let old = (self.next - start).min(payload.len() as u64);
                 payload.trim_front(old as usize);
                 if payload.len() > 0 {
@@ -202,8 +208,9 @@ impl<B: Buffer> ReceiveQueue<B> {
     }
 
     /// Copies a payload that would keep much of the pool for few bytes, or more than the connection
-    /// may keep. Returns `None` if there is no private memory for it either.
-    fn admit(&self, payload: Payload<B>, limits: &Limits) -> Option<Payload<B>> {
+    /// may keep. Returns `None` if there is no private memory for it either, nor as much as
+    /// `reserve` with what can be read.
+    fn admit(&self, payload: Payload<B>, limits: &Limits, reserve: usize) -> Option<Payload<B>> {
         let pinned = payload.pinned();
         let is_small = payload.len() < pinned / limits.copy_divisor.max(1)
             && self.pinned + pinned > limits.uncopied_max;
@@ -211,7 +218,8 @@ impl<B: Buffer> ReceiveQueue<B> {
             return Some(payload);
         }
         let copied = self.copied + payload.len() + PIECE_BYTES;
-        (copied <= limits.copied_max).then(|| payload.copied())
+        let is_reserved = copied - self.copied_ahead <= reserve;
+        (copied <= limits.copied_max || is_reserved).then(|| payload.copied())
     }
 
     /// Keeps a segment that arrived ahead of a gap, without what is there already. Those that it
@@ -237,7 +245,7 @@ impl<B: Buffer> ReceiveQueue<B> {
             return;
         }
         let end = start + payload.len() as u64;
-        let Some(payload) = self.admit(payload, limits) else {
+        let Some(payload) = self.admit(payload, limits, 0) else {
             return;
         };
         if self.gaps.insert(start, end) == 0 && behind == first {
@@ -248,9 +256,11 @@ impl<B: Buffer> ReceiveQueue<B> {
         for covered in self.ahead.drain(first..behind) {
             self.pinned -= covered.payload.pinned();
             self.copied -= cost(&covered.payload);
+            self.copied_ahead -= cost(&covered.payload);
         }
         self.pinned += payload.pinned();
         self.copied += cost(&payload);
+        self.copied_ahead += cost(&payload);
         self.ahead.insert(first, Ahead { start, payload });
     }
 
@@ -286,6 +296,7 @@ impl<B: Buffer> ReceiveQueue<B> {
         self.ready_bytes = 0;
         self.pinned = 0;
         self.copied = 0;
+        self.copied_ahead = 0;
     }
 }
 
@@ -306,6 +317,7 @@ mod tests {
     const LIMITS: Limits = Limits {
         pinned_max: 100_000,
         copied_max: 1 << 20,
+        copied_reserve: 0,
         copy_divisor: 4,
         uncopied_max: 0,
     };
@@ -398,6 +410,7 @@ mod tests {
         let limits = Limits {
             pinned_max: 0,
             copied_max: 300,
+            copied_reserve: 0,
             copy_divisor: 4,
             uncopied_max: 0,
         };
@@ -466,6 +479,8 @@ mod tests {
                 let copied: usize = queue.ready.iter().map(cost).sum::<usize>()
                     + queue.ahead.iter().map(|held| cost(&held.payload)).sum::<usize>();
                 prop_assert_eq!(queue.copied(), copied);
+                let ahead = queue.ahead.iter().map(|held| cost(&held.payload)).sum::<usize>();
+                prop_assert_eq!(queue.copied_ahead, ahead);
                 let ahead = there[next..].iter().filter(|&&is| is).count();
                 let kept: u64 = queue.ahead.iter().map(|held| held.end() - held.start).sum();
                 prop_assert_eq!(kept as usize, ahead);

@@ -59,7 +59,7 @@ impl Rtt {
         self.backoff = (self.backoff + 1).min(10);
     }
 
-    /// Ends the doubling without a measurement: the peer acknowledged something new.
+    /// Ends the doubling without a measurement: the peer's window has opened.
     pub(crate) fn end_back_off(&mut self) {
         self.backoff = 0;
     }

@@ -17,6 +17,7 @@ use crate::tcp::config::{Config, Invalid};
 use crate::tcp::connection::{Connection, Failure, Ready, State};
 use crate::tcp::headers::Tuple;
 use crate::tcp::link::Link;
+use crate::tcp::receive_queue::ReceiveQueue;
 use crate::tcp::secret::Secret;
 use crate::tcp::table::{Id, Table};
 use crate::tcp::transmit::{Refused, SendError};
@@ -278,6 +279,12 @@ impl<B: Buffer> Stack<B> {
         rx.is_some_and(|rx| rx.is_finished() && rx.len() == 0)
     }
 
+    /// Returns true if all that the peer sends has arrived, whether it was read or not.
+    pub fn is_at_end(&self, id: Id) -> bool {
+        let rx = self.table.get(id).map(Connection::rx);
+        rx.is_some_and(ReceiveQueue::is_finished)
+    }
+
     /// Drops the first `n` bytes of what has arrived, or all if there are fewer, and returns how
     /// many they were. Buffers without bytes that are left go back to the pool.
     pub fn consume(&mut self, now: Instant, id: Id, n: usize) -> usize {
@@ -312,6 +319,11 @@ impl<B: Buffer> Stack<B> {
         connection.send(now, buffer, range, &self.config)?;
         self.touch(now, id.index);
         Ok(())
+    }
+
+    /// Returns the number of references that wait to be sent or acknowledged.
+    pub fn references(&self, id: Id) -> usize {
+        self.table.get(id).map_or(0, Connection::references)
     }
 
     /// Sends a FIN behind what was sent. What the peer sends can be read on.
@@ -385,6 +397,12 @@ impl<B: Buffer> Stack<B> {
         self.table.len()
     }
 
+    /// Returns the entries of the longest list of connections that wait for something.
+    pub(crate) fn waiting(&self) -> usize {
+        let lists = [&self.output, &self.unresolved, &self.events];
+        lists.map(VecDeque::len).into_iter().max().unwrap_or(0)
+    }
+
     /// Returns the bytes of the pool that receive queues keep.
     pub fn pinned(&self) -> usize {
         self.pinned
@@ -452,7 +470,7 @@ impl<B: Buffer> Stack<B> {
         let id = self.table.id(index);
         if let Some((id, connection)) = id.zip(self.table.at(index)) {
             if !std::mem::replace(&mut connection.book.is_output, true) {
-                self.output.push_back(id);
+                push_live(&mut self.output, id, &self.table);
             }
         }
     }
@@ -540,3 +558,6 @@ fn push_live<B>(list: &mut VecDeque<Id>, id: Id, table: &Table<B>) {
     }
     list.push_back(id);
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,9 +9,12 @@ use zeroize::Zeroizing;
 
 use super::{Alert, ContentType};
 
-/// The most bytes of records that may wait for the rest of a handshake message: the longest message
-/// that rustls takes, and one record more.
-const INCOMING_MAX: usize = (1 << 16) + (1 << 15);
+/// The most bytes of records that may wait for the rest of a handshake message at a client: the
+/// longest message that rustls takes, and one record more.
+const FROM_SERVER_MAX: usize = (1 << 16) + (1 << 15);
+/// The same at a server, which anyone may connect to: a record, and some more. What a client says
+/// in a handshake has 2 KB with all extensions of today, keys against quantum computers included.
+const FROM_CLIENT_MAX: usize = 20 << 10;
 
 /// A connection before its secrets are known.
 pub(super) struct Handshake {
@@ -65,7 +68,11 @@ impl Handshake {
         record: &[u8],
         outgoing: &mut Vec<u8>,
     ) -> Result<Progress, rustls::Error> {
-        if self.incoming.len() + record.len() > INCOMING_MAX {
+        let most = match &self.connection {
+            Connection::Server(_) => FROM_CLIENT_MAX,
+            Connection::Client(_) => FROM_SERVER_MAX,
+        };
+        if self.incoming.len() + record.len() > most {
             return Err(rustls::Error::General(
                 "a handshake message is too long".into(),
             ));

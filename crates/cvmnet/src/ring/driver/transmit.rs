@@ -9,14 +9,11 @@ use super::{Driver, Status};
 use crate::bounce::{Bounce, Run};
 use crate::breakdown::{Category, Probe};
 use crate::pool::GuestBuffer;
-use crate::region::HEADER_BYTES;
+use crate::region::{HEADER_BYTES, SLOTS_OF_PACKET};
 use crate::variant::{Exits, RIF_COMPLETIONS};
 
 /// The most pieces of payload in one packet.
 pub const PIECES_MAX: usize = 17;
-
-/// Slots of the bounce buffer for a packet of 64 KiB in one piece.
-const SLOTS_OF_PACKET: usize = 34;
 
 /// The reason why a packet was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +71,12 @@ impl<P: Probe> Driver<P> {
     /// copy if frames are not bounced; `None` if all are in use.
     pub fn record(&self) -> Option<GuestBuffer> {
         self.records.take()
+    }
+
+    /// Returns the number of buffers for records that are free.
+    #[inline]
+    pub(crate) fn records_free(&self) -> usize {
+        self.records.free()
     }
 
     /// Returns the number of packets for which there certainly is room, whatever their pieces.

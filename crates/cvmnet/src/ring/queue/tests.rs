@@ -16,16 +16,17 @@ impl Pair {
     fn new(direction: Direction, event_index: bool) -> Pair {
         let config = Config {
             receive_queue: 8,
-            transmit_queue: 8,
+            transmit_queue: 32,
             receive_posted: 8,
             ..Config::default()
         };
         let region = Region::create(&config).unwrap();
         let pair = *region.layout().pair(0).unwrap();
-        let layout = match direction {
+        let mut layout = match direction {
             Direction::Receive => pair.receive,
             Direction::Transmit => pair.transmit,
         };
+        layout.size = 8;
         let ours = Rc::new(region.try_clone().unwrap());
         let mut queue = Queue::new(ours, layout, direction, event_index, Off);
         queue.reset();
@@ -114,6 +115,33 @@ fn a_chain_that_was_not_published_cannot_be_used() {
         pair.queue.completed(),
         Err(Fault::UsedIndex { .. })
     ));
+}
+
+#[test]
+fn a_chain_that_was_not_published_is_no_id_beside_one_that_was() {
+    for direction in [Direction::Receive, Direction::Transmit] {
+        let mut pair = Pair::new(direction, true);
+        // Around the wrap of the indices too.
+        for round in 0..0x1_0010_u32 {
+            let first = pair.add(&[100]).unwrap();
+            pair.queue.publish();
+            if round % 0x3ff4 == 0 || round > 0xfff0 {
+                let second = pair.add(&[100, 100]).unwrap();
+                let used = pair.used;
+                pair.complete(second.into(), 0);
+                let (queue, id) = (direction, second);
+                assert_eq!(pair.take(), Err(Fault::NotInFlight { queue, id }));
+                // Nothing was taken; once it is published it may be used.
+                pair.used = used;
+                pair.queue.publish();
+                pair.complete(second.into(), 0);
+                assert_eq!(pair.take().map(|it| it.head), Ok(second));
+            }
+            pair.complete(first.into(), 0);
+            assert_eq!(pair.take().map(|it| it.head), Ok(first));
+        }
+        assert_eq!((pair.queue.free_count(), pair.queue.in_flight()), (8, 0));
+    }
 }
 
 #[test]

@@ -200,6 +200,10 @@ impl<B: Buffer> Connection<B> {
     fn check_clock(&mut self, now: Instant, segment: &Segment) -> Option<Verdict> {
         let clock = self.clock.filter(|_| !segment.rst)?;
         let Some((value, _)) = segment.options.timestamps else {
+            if segment.syn {
+                // RFC 5961, section 4: a peer that has forgotten the connection is told of it.
+                self.answer_stray(now);
+            }
             return Some(Verdict::Done);
         };
         let is_old = (value.wrapping_sub(clock.recent) as i32) < 0;
@@ -296,9 +300,9 @@ impl<B: Buffer> Connection<B> {
             self.rtt.measure(now.since(sent));
         } else if let Some(time) = echoed.filter(|_| self.timing.is_none()) {
             self.rtt.measure(time);
-        } else {
-            self.rtt.end_back_off();
         }
+        // Without a measurement the back-off stays (RFC 6298, 3 and 5.7): a round-trip time above
+        // the timeout would never be measured otherwise, and each burst be sent twice.
         self.una = acknowledged;
         self.queue.acknowledge(acknowledged);
         self.progress = now;

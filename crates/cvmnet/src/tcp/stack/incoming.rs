@@ -6,8 +6,9 @@ use tare_packet::ethernet::{self, Mac};
 use tare_packet::{checksum, ipv6, protocol};
 use tare_sim::Instant;
 
-use super::Stack;
+use super::{push_live, Stack};
 use crate::tcp::buffer::{Buffer, Checksum, Frame, Payload};
+use crate::tcp::config::COPIED_RESERVE;
 use crate::tcp::connection::{Clock, Connection, Failure, PeerOptions, State, Verdict};
 use crate::tcp::headers::{self, Dropped, Ip, Options, Segment, Tuple, PREFIX, TCP};
 use crate::tcp::link::{Effect, TooBig};
@@ -107,7 +108,11 @@ impl<B: Buffer> Stack<B> {
     fn take_effect(&mut self, now: Instant, effect: Effect) {
         match effect {
             Effect::None => {}
-            Effect::Resolved => self.output.extend(self.unresolved.drain(..)),
+            Effect::Resolved => {
+                for id in std::mem::take(&mut self.unresolved) {
+                    push_live(&mut self.output, id, &self.table);
+                }
+            }
             Effect::TooBig(TooBig { tuple, seq, mtu }) => {
                 let Some(index) = self.table.find(&tuple) else {
                     return;
@@ -198,6 +203,7 @@ impl<B: Buffer> Stack<B> {
         let limits = Limits {
             pinned_max: self.config.pinned_max.min(connection.rx.pinned() + free),
             copied_max: connection.rx.copied() + private,
+            copied_reserve: COPIED_RESERVE,
             copy_divisor: self.config.copy_divisor,
             uncopied_max: connection.rx.pinned() + uncopied,
         };
