@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, KeyLog, RootCertStore, ServerConfig};
-use zeroize::Zeroize as _;
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// The cipher suites that are offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +73,11 @@ pub enum ConfigError {
         /// The reason.
         error: pem::Error,
     },
+    /// A private key is encrypted.
+    Encrypted {
+        /// The file.
+        path: PathBuf,
+    },
     /// A certificate could not be made.
     SelfSigned(rcgen::Error),
     /// The key log cannot be opened.
@@ -98,6 +103,12 @@ impl fmt::Display for ConfigError {
                 "{}: expected {expected} in PEM format: {error}",
                 path.display()
             ),
+            ConfigError::Encrypted { path } => write!(
+                f,
+                "{}: found an encrypted private key, expected one without a passphrase, such as \
+                 `openssl pkey` writes",
+                path.display()
+            ),
             ConfigError::SelfSigned(error) => {
                 write!(f, "a certificate could not be made: {error}")
             }
@@ -108,6 +119,14 @@ impl fmt::Display for ConfigError {
                     path.display()
                 )
             }
+            ConfigError::Tls(rustls::Error::InconsistentKeys(_)) => f.write_str(
+                "the private key is not that of the certificate; expected the two of one pair",
+            ),
+            ConfigError::Tls(rustls::Error::General(error)) => write!(
+                f,
+                "the private key cannot be used: {error}; expected ECDSA, Ed25519, or RSA of 2048 \
+                 to 8192 bits"
+            ),
             ConfigError::Tls(error) => write!(f, "the certificate cannot be used: {error}"),
         }
     }
@@ -119,7 +138,7 @@ impl Identity {
     /// Reads PEM files.
     ///
     /// # Errors
-    /// [`ConfigError::Pem`].
+    /// [`ConfigError::Pem`] or [`ConfigError::Encrypted`].
     pub fn read(chain: &Path, key: &Path) -> Result<Identity, ConfigError> {
         let failed = |path: &Path, expected| {
             let path = path.to_owned();
@@ -135,9 +154,17 @@ impl Identity {
         if certificates.is_empty() {
             return Err(failed(chain, "a certificate")(pem::Error::NoItemsFound));
         }
+        let read = PrivateKeyDer::from_pem_file(key);
+        let text = || Zeroizing::new(std::fs::read(key).unwrap_or_default());
+        let is_encrypted = || text().windows(9).any(|part| part == b"ENCRYPTED");
         Ok(Identity {
             chain: certificates,
-            key: PrivateKeyDer::from_pem_file(key).map_err(failed(key, "a private key"))?,
+            key: match read {
+                Err(pem::Error::NoItemsFound) if is_encrypted() => {
+                    return Err(ConfigError::Encrypted { path: key.into() })
+                }
+                read => read.map_err(failed(key, "a private key"))?,
+            },
         })
     }
 
@@ -280,5 +307,45 @@ impl KeyLog for KeyLogFile {
             let _ = file.write_all(line.as_bytes());
         }
         line.zeroize();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_that_cannot_be_used_is_told_with_what_was_found_and_expected() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (chain, key) = self_signed_pem(&["guest".into()]).unwrap();
+        let (_, other) = self_signed_pem(&["guest".into()]).unwrap();
+        let chain = write("cert.pem", &chain);
+        let failed = |key: &Path| -> String {
+            let options = Options::default();
+            match Identity::read(&chain, key).and_then(|pair| Server::new(pair, &options)) {
+                Ok(_) => String::new(),
+                Err(error) => error.to_string(),
+            }
+        };
+        assert_eq!(failed(&write("key.pem", &key)), "");
+        let error = failed(&write("other.pem", &other));
+        assert!(error.contains("not that of the certificate"), "{error}");
+        let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAAA\n\
+                         -----END ENCRYPTED PRIVATE KEY-----\n";
+        let error = failed(&write("encrypted.pem", encrypted));
+        assert!(
+            error.contains("encrypted.pem: found an encrypted"),
+            "{error}"
+        );
+        let error = failed(&write("none.pem", "nothing\n"));
+        assert!(
+            error.contains("none.pem: expected a private key"),
+            "{error}"
+        );
     }
 }
