@@ -147,6 +147,13 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         self.application
     }
 
+    /// Returns true if its application is to be served because it does not wait for its peer any
+    /// longer; `is_sending` is true while TCP has something that is not acknowledged.
+    pub(crate) fn expire(&mut self, now: Instant, is_sending: bool) -> bool {
+        let is_sending = is_sending || !self.output.is_empty() || !self.sealed.is_empty();
+        !self.is_handshaking() && self.application.expire(now, is_sending)
+    }
+
     /// Returns the number of sealed records that TCP did not take yet.
     pub(crate) fn references(&self) -> usize {
         self.sealed.len()

@@ -136,7 +136,7 @@ impl<P: Probe> Guest<P> {
             is_busy = true;
             self.serve(time, id);
         }
-        self.sweep(now);
+        self.sweep(time);
         {
             let _span = self.probe.enter(Category::PacketOut);
             is_busy |= self.stack.poll(now, &mut self.driver);
@@ -279,8 +279,10 @@ impl<P: Probe> Guest<P> {
         }
     }
 
-    /// Ends connections whose handshake takes too long.
-    fn sweep(&mut self, now: Instant) {
+    /// Ends connections whose handshake takes too long, and those whose clients do not do what their
+    /// servers wait for.
+    fn sweep(&mut self, time: Time) {
+        let now = time.now;
         if now < self.next_sweep {
             return;
         }
@@ -289,6 +291,18 @@ impl<P: Probe> Guest<P> {
         let late: Vec<Id> = late.map(|(id, _)| *id).collect();
         for id in late {
             self.give_up(now, id);
+        }
+        let region = Rc::clone(self.driver.region());
+        let expired: Vec<Id> = {
+            let _closed = region.closed_window();
+            let stack = &self.stack;
+            let expired = |(id, it): (&Id, &mut Endpoint<_, _>)| {
+                it.expire(now, stack.references(*id) > 0).then_some(*id)
+            };
+            self.endpoints.iter_mut().filter_map(expired).collect()
+        };
+        for id in expired {
+            self.serve(time, id);
         }
     }
 }

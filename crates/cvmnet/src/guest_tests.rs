@@ -34,16 +34,24 @@ fn config(host: u8) -> tcp::Config {
 }
 
 /// The guest's part: an answer to each piece of data.
-struct Answers;
+#[derive(Default)]
+struct Answers {
+    /// Looks in a row at which nothing was sent, and nothing came.
+    has_waited: u32,
+}
+
+/// Looks after which the server closes.
+const PATIENCE: u32 = 1000;
 
 impl Service for Answers {
     fn accept(&self) -> Box<dyn Application> {
-        Box::new(Answers)
+        Box::new(Answers::default())
     }
 }
 
 impl Application for Answers {
     fn receive(&mut self, bytes: &[u8], _: Time, out: &mut Output) -> usize {
+        self.has_waited = 0;
         out.push(&[7; ANSWER]);
         bytes.len()
     }
@@ -53,7 +61,12 @@ impl Application for Answers {
     fn end(&mut self, _: Time, _: &mut Output) {}
 
     fn wants_close(&self) -> bool {
-        false
+        self.has_waited > PATIENCE
+    }
+
+    fn expire(&mut self, _: Instant, is_sending: bool) -> bool {
+        self.has_waited = if is_sending { 0 } else { self.has_waited + 1 };
+        self.wants_close()
     }
 }
 
@@ -238,7 +251,7 @@ impl Bench {
         change(&mut layout, &mut tcp);
         let region = Region::create(&layout).unwrap();
         let driver = Driver::new(region.try_clone().unwrap(), 0, Settings::default(), Off).unwrap();
-        let services: Vec<(u16, Box<dyn Service>)> = vec![(PORT, Box::new(Answers))];
+        let services: Vec<(u16, Box<dyn Service>)> = vec![(PORT, Box::<Answers>::default())];
         let secret = tcp::Secret::new(&[7; 16]);
         let guest = Guest::new(driver, tcp, secret, server, services, Off).unwrap();
         let now = Instant::ZERO + Duration::from_secs(1);
@@ -384,6 +397,20 @@ fn a_client_that_vanishes_while_it_is_idle_gives_its_place_back() {
     (0..180).for_each(|_| bench.turn(second));
     assert_eq!(bench.guest.connections(), 0);
     assert_eq!(bench.guest.stack.connections(), 0);
+}
+
+#[test]
+fn a_server_that_waits_no_longer_closes_its_connection() {
+    let mut bench = Bench::new(|_, _| {});
+    let ids = [bench.connect(), bench.connect()];
+    assert!(ids.iter().all(|n| bench.is_answered(*n, 100)));
+    let second = Duration::from_secs(1);
+    (0..PATIENCE - 100).for_each(|_| bench.turn(second));
+    assert!(bench.is_answered(ids[0], 100));
+    (0..200).for_each(|_| bench.turn(second));
+    assert_eq!(bench.guest.connections(), 1, "one of them has asked since");
+    assert!(bench.is_answered(ids[0], 100));
+    assert_eq!(bench.guest.counters().cut_off, 0);
 }
 
 #[test]

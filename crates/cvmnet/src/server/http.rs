@@ -2,7 +2,8 @@
 //!
 //! `GET` and `HEAD` of the files below a folder, with keep-alive, pipelining, single ranges and
 //! conditions. Names that begin with a dot are not there. Heads have at most [`HEAD_MAX`] bytes and
-//! 64 lines; a request's body is skipped up to [`BODY_MAX`] bytes and refused beyond.
+//! 64 lines; a request's body is skipped up to [`BODY_MAX`] bytes and refused beyond. A connection
+//! without a whole request for [`REQUEST_TIME`] is closed.
 
 mod date;
 mod files;
@@ -16,6 +17,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
+
+use tare_sim::Instant;
 
 use files::{Content, Entity, Files};
 use range::Part;
@@ -30,6 +34,9 @@ pub const HEAD_MAX: usize = 16 << 10;
 
 /// The most bytes of a request's body that are skipped.
 pub const BODY_MAX: u64 = 64 << 10;
+
+/// The time in which a request must have come, after the one before or the connection's start.
+pub const REQUEST_TIME: Duration = Duration::from_secs(75);
 
 /// The bytes that are read from a large file at a time.
 const READ_LEN: u64 = 64 << 10;
@@ -95,6 +102,7 @@ impl Service for Http {
             head: Vec::new(),
             skip: 0,
             sending: None,
+            waits_since: None,
             is_last: false,
             has_failed: false,
         })
@@ -108,6 +116,8 @@ struct Connection {
     /// The bytes of a request's body that are still to come.
     skip: u64,
     sending: Option<(Rc<Entity>, Range<u64>)>,
+    /// The time since which the next request is waited for, as far as that was looked at.
+    waits_since: Option<Instant>,
     /// The connection ends after the current response.
     is_last: bool,
     /// A body cannot be sent as its head announced it.
@@ -227,6 +237,17 @@ impl Application for Connection {
     fn wants_close(&self) -> bool {
         self.has_failed || (self.is_last && self.sending.is_none())
     }
+
+    fn expire(&mut self, now: Instant, is_sending: bool) -> bool {
+        if is_sending || self.sending.is_some() {
+            self.waits_since = None;
+            return false;
+        }
+        let since = *self.waits_since.get_or_insert(now);
+        let is_late = now.since(since) >= REQUEST_TIME;
+        self.is_last |= is_late;
+        is_late
+    }
 }
 
 impl Connection {
@@ -263,6 +284,7 @@ impl Connection {
     }
 
     fn answer(&mut self, head: &[u8], time: Time, out: &mut Output) {
+        self.waits_since = None;
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let request = match Request::parse(head, &mut headers) {
             Ok(request) => request,

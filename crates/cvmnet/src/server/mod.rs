@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use tare_sim::Instant;
 
-pub use http::{Http, HttpConfig, HttpCounters, BODY_MAX, HEAD_MAX};
+pub use http::{Http, HttpConfig, HttpCounters, BODY_MAX, HEAD_MAX, REQUEST_TIME};
 pub use memcached::{Memcached, LINE_MAX as MEMCACHED_LINE_MAX, VALUE_MAX as MEMCACHED_VALUE_MAX};
 pub use output::{Body, Output, Pieces, PIECES_MAX};
 pub use request::{ARGUMENTS_MAX, ARGUMENT_OVERHEAD, LINE_MAX as RESP_LINE_MAX};
@@ -69,6 +69,13 @@ pub trait Application {
 
     /// Returns true if the connection is to be closed after what is queued; it stays so.
     fn wants_close(&self) -> bool;
+
+    /// Looks, about once per second, at how long the peer has not done what it should; returns true
+    /// if the application [wants to close](Application::wants_close) for that. `is_sending` is
+    /// true while the peer has not acknowledged all that it was sent.
+    fn expire(&mut self, _now: Instant, _is_sending: bool) -> bool {
+        false
+    }
 }
 
 impl<A: Application + ?Sized> Application for Box<A> {
@@ -86,6 +93,10 @@ impl<A: Application + ?Sized> Application for Box<A> {
 
     fn wants_close(&self) -> bool {
         (**self).wants_close()
+    }
+
+    fn expire(&mut self, now: Instant, is_sending: bool) -> bool {
+        (**self).expire(now, is_sending)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
-use tare_cvmnet::server::{Http, HttpConfig, BODY_MAX, HEAD_MAX};
+use tare_cvmnet::server::{Http, HttpConfig, BODY_MAX, HEAD_MAX, REQUEST_TIME};
 use tempfile::TempDir;
 
 use crate::peer::{at, cut_anywhere, Peer};
@@ -402,6 +402,42 @@ fn a_connection_is_kept_as_its_client_wants() {
         peer.end();
         assert!(peer.is_closed());
     }
+}
+
+#[test]
+fn a_request_has_a_time_to_come_and_a_response_has_not() {
+    let folder = folder();
+    let second = Duration::from_secs(1);
+    let mut now = at(0).now;
+    let mut after = |peer: &mut Peer, seconds: u64, is_sending: bool| {
+        (0..seconds).any(|_| {
+            now += second;
+            peer.application.expire(now, is_sending)
+        })
+    };
+    let most = REQUEST_TIME.as_secs();
+    // None at all.
+    let mut peer = Peer::new(&server(&folder));
+    assert!(!after(&mut peer, most, false));
+    assert!(after(&mut peer, 2, false));
+    assert!(peer.is_closed());
+    // One that does not end, a line at a time.
+    let mut peer = Peer::new(&server(&folder));
+    peer.ask("GET / HTTP/1.1\r\n");
+    for _ in 0..most {
+        assert!(!after(&mut peer, 1, false));
+        peer.ask("X: y\r\n");
+    }
+    assert!(after(&mut peer, 2, false));
+    // One that ends, and a long response.
+    let mut peer = Peer::new(&server(&folder));
+    peer.ask("GET / HTTP/1.1\r\n");
+    assert!(!after(&mut peer, most - 1, false));
+    peer.ask("Host: x\r\n\r\n");
+    assert!(!after(&mut peer, 10 * most, true));
+    assert!(!after(&mut peer, most, false));
+    assert!(!peer.is_closed());
+    assert!(after(&mut peer, 2, false));
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(crate) fn at(ms: u64) -> Time {
 }
 
 pub(crate) struct Peer {
-    application: Box<dyn Application>,
+    pub(crate) application: Box<dyn Application>,
     out: Output,
     /// The bytes that the application has not taken.
     waiting: Vec<u8>,
