@@ -279,8 +279,8 @@ impl<P: Probe> Guest<P> {
         }
     }
 
-    /// Ends connections whose handshake takes too long, and those whose clients do not do what their
-    /// servers wait for.
+    /// Ends connections whose handshake takes too long, and those whose clients do not do what
+    /// their servers wait for.
     fn sweep(&mut self, time: Time) {
         let now = time.now;
         if now < self.next_sweep {
