@@ -447,15 +447,20 @@ fn there_is_no_back_off_while_packets_of_the_peer_arrive() {
     assert!(without < 15, "{without}");
 }
 
-/// A knock without a mark is nothing that the peer did.
+/// A knock without a mark, or with a wrong one, is nothing that the peer did.
 #[test]
 fn forged_knocks_put_nothing_off_and_the_peer_s_do() {
-    let switched = |is_marked: bool| {
+    let right = |knock: &[u8]| knock.to_vec();
+    let wrong = |knock: &[u8]| {
+        let mut knock = knock.to_vec();
+        knock[7] ^= 1;
+        knock
+    };
+    let switched = |change: &dyn Fn(&[u8]) -> Vec<u8>| {
         let (mut a, mut b) = (Gateway::single(A, B, 1), Gateway::single(B, A, 2));
         let start = Instant::ZERO + Duration::from_secs(1);
         a.tick(start);
-        let knock = a.sent[0].1.clone();
-        let knock = if is_marked { knock } else { unmarked(&knock) };
+        let knock = change(&a.sent[0].1);
         deliver(start, &mut a, &mut b);
         b.tick(start);
         deliver(start, &mut a, &mut b);
@@ -470,8 +475,14 @@ fn forged_knocks_put_nothing_off_and_the_peer_s_do() {
         }
         now.since(start).as_secs_f64()
     };
-    assert!((7.4..7.7).contains(&switched(false)), "{}", switched(false));
-    assert!(switched(true) > 15.0, "{}", switched(true));
+    for change in [&unmarked as &dyn Fn(&[u8]) -> Vec<u8>, &wrong] {
+        assert!(
+            (7.4..7.7).contains(&switched(change)),
+            "{}",
+            switched(change)
+        );
+    }
+    assert!(switched(&right) > 15.0, "{}", switched(&right));
 }
 
 /// Packets lost when the gateway restarts, each way, and in the minute after.
