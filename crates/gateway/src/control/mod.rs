@@ -8,6 +8,7 @@
 
 mod counters;
 mod handover;
+mod held;
 mod icmp;
 mod interface;
 mod path;
@@ -37,6 +38,7 @@ use crate::dataplane::{
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
 use crate::interface::{InterfaceId, InterfaceState};
 pub use counters::{Counters, Ignored, Taken};
+use held::Held;
 use interface::InterfaceControl;
 use path::Paths;
 use routes::{Plan, Routes};
@@ -76,8 +78,6 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Messages and answers that may wait for the tables to be published.
-const HELD_MAX: usize = 4096;
 /// Records that may wait for the log.
 const LOG_MAX: usize = 4096;
 /// The interval at which SAs are checked for use and for exhaustion of their sequence numbers.
@@ -120,7 +120,7 @@ pub struct Control {
     watched: BTreeSet<usize>,
     /// Routes that count in 32 bits and agree on their keys.
     plain: Vec<usize>,
-    held: Vec<(InterfaceId, Vec<u8>)>,
+    held: Held,
     /// Routes whose SAs are to be proven in use by a dummy.
     proofs: Vec<usize>,
     log: Vec<Record>,
@@ -171,7 +171,7 @@ impl Control {
             sample: inside,
             watched: BTreeSet::new(),
             plain: Vec::new(),
-            held: Vec::new(),
+            held: Held::default(),
             proofs: Vec::new(),
             log: Vec::new(),
             events: Vec::new(),
@@ -234,8 +234,7 @@ impl Control {
             out.tables = Some(Arc::clone(&self.tables));
         }
         if !self.dirty {
-            self.counters.sent += self.held.len() as u64;
-            out.frames.append(&mut self.held);
+            self.counters.sent += self.held.release(&mut out.frames);
             let proofs = self.proofs.drain(..);
             let proofs = proofs.map(|route| (InterfaceId::Tunnel, dummy(route, &PROOF)));
             out.frames.extend(proofs);
@@ -361,11 +360,13 @@ impl Control {
 
     fn hold(&mut self, id: InterfaceId, frames: &mut Vec<Vec<u8>>) {
         for frame in frames.drain(..) {
-            if self.held.len() < HELD_MAX {
-                self.held.push((id, frame));
-            } else {
-                self.counters.unsent += 1;
-            }
+            self.keep(id, frame, false);
+        }
+    }
+
+    fn keep(&mut self, id: InterfaceId, frame: Vec<u8>, is_challenge: bool) {
+        if !self.held.keep(id, frame, is_challenge) {
+            self.counters.unsent += 1;
         }
     }
 
@@ -525,7 +526,10 @@ impl Control {
             frame::udp(station, mac, from, to, port, message)
         });
         match frame {
-            Some(frame) => self.hold(InterfaceId::Public, &mut vec![frame]),
+            Some(frame) => {
+                let is_challenge = exchange::is_challenge(message);
+                self.keep(InterfaceId::Public, frame, is_challenge);
+            }
             None => self.counters.unsent += 1,
         }
     }

@@ -19,6 +19,11 @@ pub(crate) type Nonce = [u8; 32];
 /// The name of an AEAD, padded with zeros.
 pub(crate) type AeadName = [u8; 32];
 
+/// Returns true if a message is a challenge: the answer to a knock.
+pub(crate) fn is_challenge(message: &[u8]) -> bool {
+    message.get(4) == Some(&CHALLENGE)
+}
+
 /// A message and the route that it is about.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Message<'a> {

@@ -49,6 +49,7 @@ use tare_sim::{EventQueue, Instant};
 
 use crate::config::{Aead, PresharedKey, SaKey};
 pub use counters::{Counters, DropReason};
+pub(crate) use message::is_challenge;
 use message::Message;
 use route::Route;
 pub use shared::Entropy;
