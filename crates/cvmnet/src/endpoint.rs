@@ -538,4 +538,4 @@ fn open<'a, B: RecordBuffer + 'a>(
 
 #[cfg(test)]
 #[path = "endpoint_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -46,8 +46,9 @@ impl Application for Counter {
     }
 }
 
+/// The frames that were sent and have not arrived.
 #[derive(Default)]
-struct Line(Vec<Vec<u8>>);
+pub(crate) struct Line(pub(crate) VecDeque<Vec<u8>>);
 
 impl Transmit<Vec<u8>> for Line {
     fn room(&mut self) -> usize {
@@ -59,7 +60,7 @@ impl Transmit<Vec<u8>> for Line {
         for (buffer, range) in packet.payload {
             frame.extend_from_slice(&buffer[range]);
         }
-        self.0.push(frame);
+        self.0.push_back(frame);
     }
 }
 

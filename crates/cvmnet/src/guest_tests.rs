@@ -9,11 +9,12 @@ use rustls::pki_types::ServerName;
 use tare_packet::{checksum, ethernet, ipv4};
 
 use super::*;
+use crate::endpoint::tests::Line;
 use crate::host::{Device, DeviceSettings, Frames};
 use crate::region::{Config, Region};
 use crate::ring::{NetHeader, Settings};
 use crate::server::Output;
-use crate::tcp::{Checksum, Frame, Packet, Transmit};
+use crate::tcp::{Checksum, Frame};
 use crate::tls::{Client as TlsClient, Identity, Options, Server};
 use crate::variant::{Cipher, ZC};
 
@@ -115,23 +116,6 @@ struct Client {
     to_ask: Rc<Cell<usize>>,
     received: Rc<Cell<usize>>,
     line: Line,
-}
-
-#[derive(Default)]
-struct Line(VecDeque<Vec<u8>>);
-
-impl Transmit<Vec<u8>> for Line {
-    fn room(&mut self) -> usize {
-        1000
-    }
-
-    fn send(&mut self, packet: Packet<'_, Vec<u8>>) {
-        let mut frame = packet.headers.to_vec();
-        for (buffer, range) in packet.payload {
-            frame.extend_from_slice(&buffer[range]);
-        }
-        self.0.push_back(frame);
-    }
 }
 
 impl Client {
