@@ -8,20 +8,19 @@ use ipnet::IpNet;
 
 use super::error::{Mistake, Mistakes, Warning};
 use super::interface::InterfaceConfig;
-use super::route::{Keys, ManualSa, Route, RouteRead};
-use super::section::Placed;
+use super::route::{Keys, Route, RouteRead};
 
-/// Tells what two routes share and must not: ids, SPIs, prefixes, SPIs of SAs.
+/// Tells what two routes share and must not: ids, SPIs, prefixes, SPIs of SAs, keys of SAs.
 pub(crate) fn distinct(routes: &[RouteRead], data_plane: bool, mistakes: &mut Mistakes) {
     let ids = routes.iter().flat_map(|route| {
         let id = route.id.as_ref();
-        id.map(|id| (route, id, id.value.as_str()))
+        id.map(|id| (route, id.at(), id.value.as_str()))
     });
     unique(ids, "a name of its own", mistakes, |id| format!("{id:?}"));
     if !data_plane {
         let spis = routes.iter().flat_map(|route| {
             let spi = route.spi.as_ref();
-            spi.map(|spi| (route, spi, spi.value))
+            spi.map(|spi| (route, spi.at(), spi.value))
         });
         unique(spis, "a number of its own", mistakes, u32::to_string);
     }
@@ -29,14 +28,14 @@ pub(crate) fn distinct(routes: &[RouteRead], data_plane: bool, mistakes: &mut Mi
         route
             .prefixes
             .iter()
-            .map(move |net| (route, net, net.value))
+            .map(move |net| (route, net.at(), net.value))
     });
     unique(prefixes, "a prefix of no other", mistakes, IpNet::to_string);
     let inbound = routes.iter().flat_map(|route| {
         route
             .inbound
             .iter()
-            .map(move |sa| (route, sa, sa.value.spi))
+            .map(move |sa| (route, sa.at(), sa.value.spi))
     });
     unique(
         inbound,
@@ -48,7 +47,7 @@ pub(crate) fn distinct(routes: &[RouteRead], data_plane: bool, mistakes: &mut Mi
     let outbound = routes.iter().flat_map(|route| {
         let gateway = route.gateway.as_ref().map(|gateway| gateway.value);
         let sas = route.outbound.iter();
-        sas.filter_map(move |sa| Some((route, sa, (gateway?, sa.value.spi))))
+        sas.filter_map(move |sa| Some((route, sa.at(), (gateway?, sa.value.spi))))
     });
     unique(
         outbound,
@@ -56,21 +55,39 @@ pub(crate) fn distinct(routes: &[RouteRead], data_plane: bool, mistakes: &mut Mi
         mistakes,
         |(_, spi): &(IpAddr, u32)| spi.to_string(),
     );
+    // RFC 4106, 3.1: "For a given key, the IV MUST NOT repeat." SAs that start at the same time
+    // count from the same number.
+    let keys = routes.iter().flat_map(|route| {
+        let sas = route.inbound.iter().chain(&route.outbound);
+        sas.map(move |sa| {
+            (
+                route,
+                (sa.line, "key"),
+                (sa.value.key.key(), sa.value.key.salt()),
+            )
+        })
+    });
+    unique(
+        keys,
+        "a key and salt of its own: SAs that share them repeat nonces, which gives the key away",
+        mistakes,
+        |_| "a key with a salt".into(),
+    );
 }
 
-/// Tells each value that was there before.
-fn unique<'r, T: 'r, K: Hash + Eq>(
-    values: impl Iterator<Item = (&'r RouteRead, &'r Placed<T>, K)>,
+/// Tells each value that was there before. With each come its line and leaf.
+fn unique<'r, K: Hash + Eq>(
+    values: impl Iterator<Item = (&'r RouteRead, (u32, &'static str), K)>,
     expected: &str,
     mistakes: &mut Mistakes,
     show: impl Fn(&K) -> String,
 ) {
     let mut seen: HashMap<K, (&RouteRead, u32)> = HashMap::new();
-    for (route, placed, key) in values {
+    for (route, (at, leaf), key) in values {
         let shown = show(&key);
         match seen.entry(key) {
             std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert((route, placed.line));
+                entry.insert((route, at));
             }
             std::collections::hash_map::Entry::Occupied(entry) => {
                 let (first, line) = entry.get();
@@ -85,9 +102,9 @@ fn unique<'r, T: 'r, K: Hash + Eq>(
                     "has"
                 };
                 mistakes.push(
-                    Mistake::at(placed.line)
+                    Mistake::at(at)
                         .within(&route.place)
-                        .leaf(placed.leaf)
+                        .leaf(leaf)
                         .found(format!("{shown}, which {whose} {has} (line {line})"))
                         .expected(expected),
                 );
@@ -211,23 +228,6 @@ pub(crate) fn doubts(
     tell(
         shared.collect(),
         "the preshared key is that of another route too; give each its own",
-    );
-    fn sas(route: &Route) -> impl Iterator<Item = &ManualSa> {
-        let (inbound, outbound) = match &route.keys {
-            Keys::Manual { inbound, outbound } => (inbound.as_slice(), Some(outbound)),
-            Keys::Exchange { .. } => (&[][..], None),
-        };
-        inbound.iter().chain(outbound)
-    }
-    let mut seen = HashMap::new();
-    for sa in routes.iter().flat_map(|(route, _)| sas(route)) {
-        *seen.entry((sa.key.key(), sa.key.salt())).or_insert(0u32) += 1;
-    }
-    let repeated = |sa: &ManualSa| seen.get(&(sa.key.key(), sa.key.salt())) > Some(&1);
-    let repeating = routes.iter().filter(|(route, _)| sas(route).any(repeated));
-    tell(
-        repeating.collect(),
-        "two SAs with the same key and salt repeat nonces, which gives the key away; give each its own",
     );
     let back = routes.iter().filter(|(route, _)| {
         [public.ip4.map(IpAddr::V4), public.ip6.map(IpAddr::V6)].contains(&Some(route.gateway))

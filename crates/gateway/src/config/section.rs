@@ -13,6 +13,13 @@ pub(crate) struct Placed<T> {
     pub(crate) leaf: &'static str,
 }
 
+impl<T> Placed<T> {
+    /// The line and the leaf.
+    pub(crate) fn at(&self) -> (u32, &'static str) {
+        (self.line, self.leaf)
+    }
+}
+
 /// The statements of one block, every one of them known and in its number.
 pub(crate) struct Section<'t> {
     /// The name of the block in errors: empty at the top.

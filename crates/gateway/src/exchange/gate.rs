@@ -7,8 +7,10 @@
 
 use blake2::{Blake2s256, Digest};
 use tare_gcm::{Key, Nonce, Tag};
+use zeroize::Zeroizing;
 
 use super::handshake::Terms;
+use super::hmac::Hmac;
 use super::message::Noise;
 
 /// The responder's handshake up to the proposal: after the token `psk`.
@@ -25,9 +27,9 @@ impl Gate {
         let before = hash(&[&name, &terms.prologue()]);
         let pseudorandom = Hmac::new(&Hmac::new(&name).of(&[terms.psk.bytes()]));
         let chaining_key = pseudorandom.of(&[&[1]]);
-        let mixed = pseudorandom.of(&[&chaining_key, &[2]]);
+        let mixed = pseudorandom.of(&[&*chaining_key, &[2]]);
         Gate {
-            hash: hash(&[&before, &mixed]),
+            hash: hash(&[&before, &*mixed]),
             chain: Hmac::new(&chaining_key),
         }
     }
@@ -40,42 +42,15 @@ impl Gate {
         };
         let pseudorandom = Hmac::new(&self.chain.of(&[public]));
         let chaining_key = pseudorandom.of(&[&[1]]);
-        let Ok(key) = Key::new(&pseudorandom.of(&[&chaining_key, &[2]])) else {
+        let Ok(key) = Key::new(&pseudorandom.of(&[&*chaining_key, &[2]])[..]) else {
             return false;
         };
-        let mut opened = [0; 32];
+        let mut opened = Zeroizing::new([0; 32]);
         opened.copy_from_slice(text);
         let aad = hash(&[&self.hash, public]);
         let tag = Tag::from(*tag);
-        key.open_in_place(&Nonce::from([0; 12]), &aad, &mut opened, &tag)
+        key.open_in_place(&Nonce::from([0; 12]), &aad, &mut opened[..], &tag)
             .is_ok()
-    }
-}
-
-/// RFC 2104, with the blocks that depend on the key alone computed in advance.
-struct Hmac {
-    inner: Blake2s256,
-    outer: Blake2s256,
-}
-
-impl Hmac {
-    fn new(key: &[u8; 32]) -> Hmac {
-        let padded = |with: u8| {
-            let block: [u8; 64] = std::array::from_fn(|n| key.get(n).unwrap_or(&0) ^ with);
-            Blake2s256::new_with_prefix(block)
-        };
-        Hmac {
-            inner: padded(0x36),
-            outer: padded(0x5c),
-        }
-    }
-
-    fn of(&self, parts: &[&[u8]]) -> [u8; 32] {
-        let mut inner = self.inner.clone();
-        parts.iter().for_each(|part| inner.update(part));
-        let mut outer = self.outer.clone();
-        outer.update(inner.finalize());
-        outer.finalize().into()
     }
 }
 

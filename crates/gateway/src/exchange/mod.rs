@@ -29,6 +29,7 @@ mod counters;
 mod gate;
 pub(crate) mod handover;
 mod handshake;
+mod hmac;
 mod limits;
 mod mark;
 mod message;

@@ -13,6 +13,8 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use zeroize::Zeroizing;
 
+use super::hmac::Hmac;
+
 /// The key material for two SAs: three blocks of HKDF, of which the first 40 or 72 bytes
 /// are used.
 pub(crate) type KeyMaterial = Zeroizing<[u8; 96]>;
@@ -259,13 +261,13 @@ impl Hash for Blake2s {
             // README.exchange has the SAs' keys from HKDF with the chaining key as its input and no
             // salt, where Noise has it as the salt of no input. `snow` gets keys that it will not
             // use.
-            let split = self.expand(&[0; 32], &key[..], 3);
+            let split = Blake2s::expand(&[0; 32], &key[..], 3);
             self.secrets.lock().split = Some(split);
             out1.fill(0);
             out2.fill(0);
             return;
         }
-        let mut blocks = self.expand(&key, input, outputs);
+        let mut blocks = Blake2s::expand(&key, input, outputs);
         // The first is the next chaining key, the one that is stored.
         blocks
             .iter_mut()
@@ -283,15 +285,14 @@ impl Hash for Blake2s {
 
 impl Blake2s {
     /// RFC 5869 with an empty info: the first blocks, up to three.
-    fn expand(&mut self, salt: &[u8; 32], input: &[u8], count: usize) -> KeyMaterial {
+    fn expand(salt: &[u8; 32], input: &[u8], count: usize) -> KeyMaterial {
         let mut blocks = Zeroizing::new([0; 96]);
-        let mut pseudorandom = Zeroizing::new([0; 32]);
-        self.inner.hmac(salt, input, &mut pseudorandom[..]);
+        let keyed = Hmac::new(&Hmac::new(salt).of(&[input]));
         let mut text = Zeroizing::new([0; 33]);
         let mut used = 0;
         for (counter, block) in (1..).zip(blocks.chunks_exact_mut(32)).take(count) {
             text[used] = counter;
-            self.inner.hmac(&pseudorandom[..], &text[..=used], block);
+            block.copy_from_slice(&keyed.of(&[&text[..=used]])[..]);
             text[..32].copy_from_slice(block);
             used = 32;
         }

@@ -101,8 +101,14 @@ fn what_two_routes_may_not_share_is_reported_with_both_lines() {
 #[test]
 fn manual_sas_are_complete_and_of_a_route() {
     let key = &KEY[..32];
-    let sa =
-        |kind: &str, spi: &str| format!("{kind}-sa {{ spi {spi}; key {key}; salt 01020304; }}");
+    let sa = |kind: &str, spi: &str| {
+        let salt = if kind == "inbound" {
+            "01020304"
+        } else {
+            "01020305"
+        };
+        format!("{kind}-sa {{ spi {spi}; key {key}; salt {salt}; }}")
+    };
     let route = |sas: &str| format!("route {{ id m; gw-ip4 172.17.0.11; net 10.0.0.0/8;\n{sas} }}");
     let beside = |kind: &str, id: &str| {
         format!("{kind}-sa {{ route {id}; spi 300; key {key}; salt 01020304; }}")
@@ -111,14 +117,16 @@ fn manual_sas_are_complete_and_of_a_route() {
         (route(""), "19: route m: leaf \"preshared-key\": found nothing, expected 64 hexadecimal digits (tare gateway keygen makes them)\nnode.conf:19: route m: leaf \"spi\": found nothing, expected a number from 256 to 4294967295"),
         (route(&sa("inbound", "300")), "20: route m: found 1 inbound and 0 outbound SAs, expected at least one inbound and exactly one outbound"),
         (route(&format!("spi 300; {} {}", sa("inbound", "300"), sa("outbound", "300"))), "20: route m: found spi beside SAs of the route's own, expected either, or \"data-plane true;\" in the file"),
-        (route(&format!("{} {} {}", sa("inbound", "300"), sa("inbound", "300"), sa("outbound", "300"))), "20: route m: leaf \"spi\": found 300, which this route already has (line 20), expected an inbound SPI of its own"),
+        (route(&format!("{} {} {}", sa("inbound", "300"), sa("inbound", "300").replace("04;", "06;"), sa("outbound", "300"))), "20: route m: leaf \"spi\": found 300, which this route already has (line 20), expected an inbound SPI of its own"),
         (route(&format!("{} {}", sa("inbound", "1"), sa("outbound", "300"))), "20: route m: inbound-sa: leaf \"spi\": found \"1\", expected a number from 256 to 4294967295"),
         (route(&format!("{} {}", sa("inbound", "300").replace("; salt", "00; salt"), sa("outbound", "300"))), "20: route m: inbound-sa: leaf \"key\": found 34 hexadecimal digits, expected 32 hexadecimal digits for aes-128-gcm or 64 for aes-256-gcm"),
         (route(&format!("{} {}", sa("inbound", "300").replace("spi", "aead aes-256-gcm; spi"), sa("outbound", "300"))), "20: route m: inbound-sa: leaf \"key\": found 32 hexadecimal digits, expected 64 hexadecimal digits for aes-256-gcm"),
         (route(&format!("{} {}", sa("inbound", "300").replace("01020304", "0102030"), sa("outbound", "300"))), "20: route m: inbound-sa: leaf \"salt\": found 7 hexadecimal digits, expected 8 hexadecimal digits"),
         (beside("outbound", "test2"), "19: outbound-sa: leaf \"route\": found \"test2\", expected the id of a route; did you mean \"test1\"?"),
         (beside("inbound", "test1"), "16: route test1: found preshared-key beside SAs of the route's own, expected either, or \"data-plane true;\" in the file"),
-        (format!("{} {}", route(&format!("{} {}", sa("inbound", "300"), sa("outbound", "300"))), route(&format!("{} {}", sa("inbound", "301"), sa("outbound", "300"))).replace(" m;", " n;").replace("10.0", "11.0")), "21: route n: leaf \"spi\": found 300, which route m too has (line 20), expected an SPI of its own at that gateway"),
+        (format!("{} {}", route(&format!("{} {}", sa("inbound", "300"), sa("outbound", "300"))), route(&format!("{} {}", sa("inbound", "301"), sa("outbound", "300"))).replace(" m;", " n;").replace("10.0", "11.0").replace("salt 01", "salt 02")), "21: route n: leaf \"spi\": found 300, which route m too has (line 20), expected an SPI of its own at that gateway"),
+        (route(&format!("{}\n{}", sa("inbound", "300"), sa("outbound", "300").replace("05;", "04;"))), "21: route m: leaf \"key\": found a key with a salt, which this route already has (line 20), expected a key and salt of its own: SAs that share them repeat nonces, which gives the key away"),
+        (format!("{}\n{}", route(&format!("{} {}", sa("inbound", "300"), sa("outbound", "300"))), route(&format!("{} {}", sa("inbound", "301"), sa("outbound", "301").replace("05;", "06;"))).replace(" m;", " n;").replace("10.0", "11.0")), "22: route n: leaf \"key\": found a key with a salt, which route m too has (line 20), expected a key and salt of its own: SAs that share them repeat nonces, which gives the key away"),
     ];
     for (rest, said) in cases {
         assert_eq!(refusal_with(&rest), format!("node.conf:{said}"), "{rest}");

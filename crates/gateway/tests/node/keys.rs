@@ -81,7 +81,7 @@ fn manual_testbed() -> Testbed {
     let manual = |side: usize| {
         let sa = |name, spi| {
             format!(
-                "{name} {{ spi {spi}; aead aes-128-gcm; key {}; salt 01020304; }}",
+                "{name} {{ spi {spi}; aead aes-128-gcm; key {}; salt {spi:08}; }}",
                 "0a".repeat(16)
             )
         };
