@@ -15,8 +15,9 @@ use crate::tcp::transmit::{Offload, Packet, Transmit};
 const TIMERS: usize = 256;
 /// Connections that may send in one.
 const CONNECTIONS: usize = 256;
-/// Packets of one connection before it is the next one's turn.
-const TURN: usize = 8;
+/// Payload of one connection, in bytes, before it is the next one's turn: a large frame, or as much
+/// in segments, so that whoever merges them finds them one after another.
+const TURN: usize = 64 << 10;
 
 /// The outcome of a connection's turn.
 enum Turn {
@@ -92,16 +93,15 @@ impl<B: Buffer> Stack<B> {
         };
         let macs = (mac, self.config.mac);
         let mut turn = Turn::Again;
-        for _ in 0..TURN {
-            if transmit.room() == 0 {
-                break;
-            }
+        let mut sent = 0;
+        while sent < TURN && transmit.room() > 0 {
             let Some(outgoing) = connection.next_packet(now, &self.config) else {
                 turn = Turn::Done;
                 break;
             };
             self.counters.sent += 1;
             self.counters.sent_bytes += outgoing.len as u64;
+            sent += outgoing.len.max(1);
             send(
                 connection,
                 &outgoing,
