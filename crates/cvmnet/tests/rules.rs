@@ -688,3 +688,49 @@ fn large_packets_have_the_fields_that_a_device_needs_to_cut_them() {
     assert_eq!((offload.checksum_start, offload.checksum_offset), (34, 16));
     assert!(offload.needs_checksum);
 }
+
+/// A host that merges segments finds as many in a row as fit into a large frame.
+#[test]
+fn connections_take_turns_of_the_bytes_of_a_large_frame() {
+    const BYTES: usize = 2 << 20;
+    let mut bench = Bench::new(|config| {
+        (config.send_buffer, config.send_references) = (BYTES, BYTES);
+    });
+    let opens = [PEER_PORT, PEER_PORT + 1]
+        .map(|port| bench.open(Seg::syn(100).with(|it| (it.from, it.scale) = (port, Some(7)))));
+    let mut next = opens.map(|open| open.ack);
+    for open in &opens {
+        let buffer = common::Pooled::new(vec![1; BYTES], BYTES, &bench.live);
+        bench
+            .stack
+            .send(bench.now, open.id, buffer, 0..BYTES)
+            .unwrap();
+    }
+    // The congestion window grows with each answer.
+    let mut turns: Vec<(u16, usize)> = Vec::new();
+    for _ in 0..8 {
+        turns.clear();
+        for seg in bench.poll() {
+            let which = usize::from(seg.to - PEER_PORT);
+            next[which] = seg.seq.wrapping_add(seg.payload.len() as u32);
+            match turns.last_mut().filter(|turn| turn.0 == seg.to) {
+                Some(turn) => turn.1 += seg.payload.len(),
+                None => turns.push((seg.to, seg.payload.len())),
+            }
+        }
+        for (which, open) in opens.iter().enumerate() {
+            let port = PEER_PORT + which as u16;
+            bench.put(
+                Seg::new(open.seq, next[which])
+                    .with(|it| it.from = port)
+                    .frame(),
+            );
+        }
+    }
+    assert!(turns.len() >= 6, "{turns:?}");
+    let full = turns
+        .iter()
+        .filter(|turn| (65_536..65_536 + 1460).contains(&turn.1));
+    assert!(full.count() >= 4, "{turns:?}");
+    assert!(turns.iter().all(|turn| turn.1 < 65_536 + 1460), "{turns:?}");
+}

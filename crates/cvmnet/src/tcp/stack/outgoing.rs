@@ -16,7 +16,7 @@ const TIMERS: usize = 256;
 /// Connections that may send in one.
 const CONNECTIONS: usize = 256;
 /// Payload of one connection, in bytes, before it is the next one's turn: a large frame, or as much
-/// in segments, so that whoever merges them finds them one after another.
+/// in segments, which a host that merges them then finds one after another.
 const TURN: usize = 64 << 10;
 
 /// The outcome of a connection's turn.
