@@ -123,10 +123,17 @@ impl<M: Bytes> Store<M> {
                 }
             }
         }
+        let mut rest = data;
+        if self.kept.is_none() {
+            return self.write_with(space, address, len, |to| {
+                let (now, later) = rest.split_at(to.len());
+                to.copy_from_slice(now);
+                rest = later;
+            });
+        }
         // Whatever can fail comes before the first byte is written.
         self.populate(space, address, len.into(), Permission::WRITE)?;
         self.begin_write(space, address, data);
-        let mut rest = data;
         let mut at = address;
         while !rest.is_empty() {
             let to = self.populated(space, at, rest.len() as u64)?;

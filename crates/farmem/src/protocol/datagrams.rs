@@ -125,8 +125,9 @@ impl Datagrams {
         }
     }
 
+    /// Returns the bytes of the datagrams of a range.
     #[inline]
-    fn part(&self, range: Range<usize>) -> &[u8] {
+    pub(crate) fn part(&self, range: Range<usize>) -> &[u8] {
         let end = self.start(range.end);
         self.bytes.get(self.start(range.start)..end).unwrap_or(&[])
     }

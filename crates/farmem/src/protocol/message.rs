@@ -85,11 +85,12 @@ pub enum Malformed {
     Code,
 }
 
-/// One message of a datagram that has been checked as far as both directions share it.
+/// One message of a datagram that has been checked as far as both directions share it. The fields
+/// are an array, so that no field is looked for behind their end.
 #[derive(Clone, Copy)]
-struct Frame<'a> {
+struct Frame<'a, const HEADER: usize> {
     code: u8,
-    fields: &'a [u8],
+    fields: &'a [u8; HEADER],
     /// The bytes behind the fields.
     body: &'a [u8],
 }
@@ -158,19 +159,14 @@ impl<'a> Request<'a> {
         datagram: &'a mut [u8],
         protection: &mut Protection,
     ) -> Result<(Request<'a>, &'a mut [u8]), Malformed> {
-        let (frame, rest) = Frame::parse(datagram, protection, Direction::Request, REQUEST_HEADER)?;
+        let (frame, rest) =
+            Frame::<REQUEST_HEADER>::parse(datagram, protection, Direction::Request)?;
         let (guard, body) = match frame.u32(68) {
             0 => (None, frame.body),
             GUARDED => {
-                let (guard, body) = frame
-                    .body
-                    .split_at_checked(GUARD_LEN)
-                    .ok_or(Malformed::Length)?;
-                let guard = Frame {
-                    fields: guard,
-                    ..frame
-                };
-                let (lock, token) = (guard.u64(0), guard.u64(8));
+                let guard = frame.body.split_first_chunk::<GUARD_LEN>();
+                let (guard, body) = guard.ok_or(Malformed::Length)?;
+                let (lock, token) = (u64_at(guard, 0), u64_at(guard, 8));
                 (Some(Guard { lock, token }), body)
             }
             _ => return Err(Malformed::Reserved),
@@ -283,7 +279,7 @@ impl<'a> Response<'a> {
         protection: &mut Protection,
     ) -> Result<(Response<'a>, &'a mut [u8]), Malformed> {
         let (frame, rest) =
-            Frame::parse(datagram, protection, Direction::Response, RESPONSE_HEADER)?;
+            Frame::<RESPONSE_HEADER>::parse(datagram, protection, Direction::Response)?;
         let response = Response {
             status: frame.code & !RESPONSE,
             space: SpaceId(frame.u64(8)),
@@ -340,7 +336,7 @@ impl<'a> Response<'a> {
     }
 }
 
-impl<'a> Frame<'a> {
+impl<'a, const HEADER: usize> Frame<'a, HEADER> {
     /// Checks version, protection, direction, length and reserved bytes of the first message of a
     /// datagram; returns the rest of the datagram with it.
     #[inline]
@@ -348,8 +344,7 @@ impl<'a> Frame<'a> {
         datagram: &'a mut [u8],
         protection: &mut Protection,
         direction: Direction,
-        header: usize,
-    ) -> Result<(Frame<'a>, &'a mut [u8]), Malformed> {
+    ) -> Result<(Frame<'a, HEADER>, &'a mut [u8]), Malformed> {
         let (first, _) = datagram.split_first_chunk::<8>().ok_or(Malformed::Length)?;
         let [version, code, number, reserved, length @ ..] = *first;
         if version != VERSION {
@@ -363,7 +358,7 @@ impl<'a> Frame<'a> {
         }
         let length = u32::from_le_bytes(length) as usize;
         let trailer = protection.trailer_len();
-        if length < header + trailer || length > MESSAGE_MAX {
+        if length < HEADER + trailer || length > MESSAGE_MAX {
             return Err(Malformed::Length);
         }
         let (message, rest) = datagram
@@ -373,22 +368,28 @@ impl<'a> Frame<'a> {
         if reserved != 0 {
             return Err(Malformed::Reserved);
         }
-        let (fields, body) = message[..length - trailer].split_at(header);
+        let content = message[..length - trailer].split_first_chunk();
+        let (fields, body) = content.ok_or(Malformed::Length)?;
         Ok((Frame { code, fields, body }, rest))
     }
 
     /// The field at a position within the header.
-    #[inline]
+    #[inline(always)]
     fn u64(&self, at: usize) -> u64 {
-        let field = self.fields.get(at..).and_then(|bytes| bytes.first_chunk());
-        field.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        u64_at(self.fields, at)
     }
 
-    #[inline]
+    #[inline(always)]
     fn u32(&self, at: usize) -> u32 {
         let field = self.fields.get(at..).and_then(|bytes| bytes.first_chunk());
         field.map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
+}
+
+#[inline(always)]
+fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    let field = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    field.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// Writes the length of the message that begins at `start`, and its trailer.

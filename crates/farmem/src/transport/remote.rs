@@ -144,12 +144,14 @@ impl<L: Link> Channel for Remote<L> {
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {
         let now = Instant::now();
-        let is_due = self.client.next_deadline() <= now;
+        // One operation at a time is the first request, of which nothing can be due.
+        let awaits = self.client.awaits_answers();
+        let is_due = awaits && self.client.next_deadline() <= now;
         if is_due {
             self.client.tick(now);
         }
         self.send(now)?;
-        if !is_due {
+        if awaits && !is_due {
             // It has something to tidy up now and then, while the node works.
             self.client.tick(now);
         }

@@ -89,6 +89,9 @@ impl UdpSocket {
         range: Range<usize>,
         to: Option<&SocketAddr>,
     ) -> io::Result<()> {
+        if range.len() == 1 {
+            return self.send_one(datagrams.part(range), to);
+        }
         let run_datagrams = if self.cuts { RUN_DATAGRAMS } else { 1 };
         for (run, size) in datagrams.runs(range, RUN_BYTES, run_datagrams) {
             if run.len() > size && !(self.cuts && self.send_run(run, size, to)?) {

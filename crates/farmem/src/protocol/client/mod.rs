@@ -457,6 +457,12 @@ impl Client {
         self.operations.len()
     }
 
+    /// Returns true if an answer is awaited. If not, nothing is due.
+    #[inline]
+    pub(crate) fn awaits_answers(&self) -> bool {
+        self.node.is_none() || self.requests.len() > 0
+    }
+
     /// The node's epoch, 0 if it never answered.
     pub fn epoch(&self) -> u64 {
         self.epoch

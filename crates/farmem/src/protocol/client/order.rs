@@ -88,13 +88,18 @@ impl Footprint {
 /// The operations that have not completed, by what they touch.
 ///
 /// Operations on few pages are found by page; the others, which are rare, are compared with all.
-/// While all only read, none has to be found: the index of pages is made when one writes.
+/// While all only read, or there is only one, none has to be found: the index of pages is made when
+/// there is another one beside one that writes.
 #[derive(Debug, Default)]
 pub(super) struct Order {
+    /// Operations.
+    len: usize,
     /// Operations that may write.
     writers: u32,
     /// True if those on few pages are in `pages`.
     is_indexed: bool,
+    /// True if one that writes entered when there was no other, and is not in `pages`.
+    is_alone: bool,
     /// Reads that entered since the last writer, while there is an index.
     reads: u32,
     pages: HashMap<(SpaceId, u64), Page, BuildHasherDefault<PageHasher>>,
@@ -150,9 +155,11 @@ impl Order {
         let is_narrow = footprint.is_narrow();
         let is_read = footprint.is_read();
         // While all are narrow reads, as mostly, there is nothing to find.
-        if !is_narrow || !is_read || self.is_indexed || !self.wide.is_empty() {
+        let is_plain = is_narrow && is_read && !self.is_alone;
+        if !is_plain || self.is_indexed || !self.wide.is_empty() {
             self.find_blockers(slot, space, footprint, blockers);
         }
+        self.len += 1;
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, EMPTY);
         }
@@ -201,17 +208,22 @@ impl Order {
         }
     }
 
-    /// Makes the index if an operation is not a read, and forgets it if it was of no use for more
-    /// reads than it took to make it; returns true if there is one.
+    /// Makes the index if an operation or one that is there is not a read, and forgets it if it was
+    /// of no use for more reads than it took to make it; returns true if there is one.
     #[inline]
     fn needs_index(&mut self, is_read: bool) -> bool {
+        if self.len == 0 {
+            // There is nothing in it.
+            (self.is_indexed, self.is_alone) = (false, !is_read);
+            return false;
+        }
         if !is_read {
             self.reads = 0;
-            if !self.is_indexed {
-                self.is_indexed = true;
-                self.index_all();
-            }
-        } else if self.is_indexed {
+        }
+        if !self.is_indexed && (!is_read || self.is_alone) {
+            (self.is_indexed, self.is_alone) = (true, false);
+            self.index_all();
+        } else if is_read && self.is_indexed {
             self.reads += 1;
             if self.writers == 0 && self.reads as usize > 2 * self.entries.len() {
                 self.is_indexed = false;
@@ -225,7 +237,7 @@ impl Order {
         self.is_indexed
     }
 
-    /// Enters the reads that are there into the index.
+    /// Enters the operations that are there into the index: reads, or a single write.
     #[cold]
     fn index_all(&mut self) {
         for slot in 0..self.entries.len() as u32 {
@@ -264,8 +276,10 @@ impl Order {
             return;
         };
         let Entry { space, footprint } = *entry;
+        self.len -= 1;
         entry.footprint.kind = Kind::None;
         self.writers -= u32::from(!footprint.is_read());
+        self.is_alone &= self.writers > 0;
         if footprint.is_narrow() && !self.is_indexed {
             return;
         }
@@ -327,6 +341,7 @@ mod tests {
         };
         let (mut order, mut blockers) = (Order::default(), Vec::new());
         order.enter(0, SpaceId(1), page(7, true), &mut blockers);
+        assert!(!order.is_indexed, "it is alone");
         for _ in 0..100 {
             order.enter(1, SpaceId(1), page(8, false), &mut blockers);
             order.leave(1);

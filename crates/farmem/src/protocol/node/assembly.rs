@@ -20,15 +20,17 @@ pub(super) struct Assemblies {
     writes: HashMap<Key, Assembly, Keyed>,
     bytes_max: u64,
     bytes_max_per_space: u64,
-    /// The memory of a write that was complete. Writes come one like the other, and the allocator
+    /// The memory of writes that were complete. Writes come one like the other, and the allocator
     /// would give so much back to the system and fetch it again each time.
-    spare: Vec<u8>,
+    spares: Vec<Vec<u8>>,
 }
 
 /// The space of a write, and the number of its first attempt.
 type Key = (SpaceId, u64);
 
-/// The longest memory that is kept.
+/// The most pieces of memory that are kept, and the longest. A client that takes turns between
+/// writes has several of them incomplete.
+const SPARES_MAX: usize = 4;
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -133,14 +135,14 @@ impl Assemblies {
             writes: HashMap::with_hasher(Keyed::new()),
             bytes_max,
             bytes_max_per_space,
-            spare: Vec::new(),
+            spares: Vec::new(),
         }
     }
 
     /// Takes back the memory of a write that was complete.
     pub(super) fn recycle(&mut self, data: Vec<u8>) {
-        if data.capacity() <= SPARE_BYTES_MAX && data.capacity() > self.spare.capacity() {
-            self.spare = data;
+        if data.capacity() <= SPARE_BYTES_MAX && self.spares.len() < SPARES_MAX {
+            self.spares.push(data);
         }
     }
 
@@ -176,7 +178,7 @@ impl Assemblies {
             if !self.has_room(request) {
                 return Ok(Arrival::NoRoom);
             }
-            let data = std::mem::take(&mut self.spare);
+            let data = self.spares.pop().unwrap_or_default();
             self.set_recent(key, Assembly::new(request, data, expires_ns));
         }
         let Some((_, assembly)) = &mut self.recent else {

@@ -297,6 +297,11 @@ impl<S: Execute> Node<S> {
         if datagram.len() <= ALONE_MAX || self.protection.is_secret() {
             return 1;
         }
+        match peek_address(datagram) {
+            Some((_, _, more)) if datagram.len() - more.len() <= LONG => {}
+            // The places below are not for each segment of a write.
+            _ => return 1,
+        }
         let mut places = [(SpaceId(0), 0); AHEAD];
         let (mut count, mut requests, mut rest) = (0, 0, datagram);
         let mut last = (SpaceId(0), u64::MAX);
