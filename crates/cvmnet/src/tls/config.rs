@@ -487,11 +487,11 @@ mod tests {
         let identity = Identity::self_signed(&["guest".into()]).unwrap();
         let server = Server::new(identity, &options).unwrap();
         assert!(server.take_key_log_error().is_none());
-        for _ in 0..2 {
-            server.config.key_log.log("LABEL", &[1], &[2]);
-        }
+        let log = || server.config.key_log.log("LABEL", &[1], &[2]);
+        log();
         let error = server.clone().take_key_log_error().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        log();
         assert!(server.take_key_log_error().is_none());
     }
 }

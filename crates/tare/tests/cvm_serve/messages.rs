@@ -64,3 +64,38 @@ stop"#
     }
     assert_eq!(printed.matches("status 2\n").count(), 5, "{printed}");
 }
+
+#[test]
+fn frames_beyond_the_mtu_of_the_guest_are_counted_in_every_variant() {
+    if !is_testable(&["bash"]) {
+        return;
+    }
+    for variant in ["cvm", "bifrost", "baseline-gro"] {
+        let folder = folder();
+        let printed = run(
+            folder.path(),
+            "-n",
+            &format!(
+                r#"ip tuntap add dev old mode tap vnet_hdr
+serve sink --mtu 1280 --tap old --variant {variant}
+bash -c 'head -c 1400 /dev/zero > /dev/udp/10.77.0.2/9'
+await '"too_long":1,'
+stop"#
+            ),
+        );
+        assert_eq!(printed, "host 0\n", "{variant}");
+    }
+}
+
+#[test]
+fn a_variant_that_is_named_twice_is_refused() {
+    let output = Command::new(TARE)
+        .args(["cvm", "breakdown", "--variant", "cvm,bifrost,cvm"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    let expected = "--variant: found cvm more than once, expected each variant once";
+    assert!(error.contains(expected), "{error}");
+}
