@@ -4,6 +4,7 @@
 use std::cell::Ref;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 
 use tare_memory::{View, Window};
 use tare_sim::Instant;
@@ -21,6 +22,8 @@ use crate::variant::Cipher;
 const PIECES: usize = 44;
 /// The bytes of data of a connection that wait to be sealed before its application stops.
 const OUTPUT: usize = 64 << 10;
+/// The time that a peer which still sends has for reading why its connection is closed.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Counts of all connections of one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +118,8 @@ pub(crate) struct Endpoint<A, B> {
     /// The session's own records to be sent, and the bytes of them that were.
     control: (Vec<u8>, usize),
     handshake_until: Instant,
+    /// The end of the time in which what the peer still sends is dropped.
+    lingers_until: Option<Instant>,
     is_ended: bool,
     is_failed: bool,
     /// Its owner has it in the list of those that wait for a buffer.
@@ -136,6 +141,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             sealed: VecDeque::new(),
             control: (Vec::new(), 0),
             handshake_until,
+            lingers_until: None,
             is_ended: false,
             is_failed: false,
             is_starved: false,
@@ -150,6 +156,9 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
     /// Returns true if its application is to be served because it does not wait for its peer any
     /// longer; `is_sending` is true while TCP has something that is not acknowledged.
     pub(crate) fn expire(&mut self, now: Instant, is_sending: bool) -> bool {
+        if let Some(until) = self.lingers_until {
+            return now > until;
+        }
         let is_sending = is_sending || !self.output.is_empty() || !self.sealed.is_empty();
         !self.is_handshaking() && self.application.expire(now, is_sending)
     }
@@ -175,19 +184,15 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         turn: &mut Turn<'_, B, P, T>,
     ) -> Next {
         if matches!(turn.stack.state(turn.id), None | Some(State::Closed)) {
-            turn.counters.cut_off += u64::from(!self.session.is_closed_by_peer());
+            let is_known = self.lingers_until.is_some() || self.session.is_closed_by_peer();
+            turn.counters.cut_off += u64::from(!is_known);
             return Next::Over;
         }
         loop {
             let has_read = !self.is_failed && self.read(turn);
             let records = turn.counters.records_out;
             match self.write(turn) {
-                Written::All if self.is_over() => {
-                    if self.is_failed {
-                        self.discard(turn);
-                    }
-                    return Next::Over;
-                }
+                Written::All if self.is_over() => return self.linger(turn),
                 // There may be room for answers again.
                 Written::All if has_read && !self.is_ended => {}
                 // What the application did not take it may take now that more of what it sends is
@@ -261,6 +266,20 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         let _closed = turn.closed_window();
         self.is_ended = true;
         self.application.end(turn.time, &mut self.output);
+    }
+
+    /// Sends the FIN, and drops what the peer sends until it has read the alert or the error that
+    /// is before it, and ends too (RFC 9112, section 9.6): a connection that is closed while bytes
+    /// arrive is reset, and the peer may lose what it has not read.
+    fn linger<P, T>(&mut self, turn: &mut Turn<'_, B, P, T>) -> Next {
+        self.discard(turn);
+        let now = turn.time.now;
+        let until = *self.lingers_until.get_or_insert(now + LINGER);
+        if self.session.is_closed_by_peer() || turn.stack.is_at_end(turn.id) || now > until {
+            return Next::Over;
+        }
+        turn.stack.shutdown(now, turn.id);
+        Next::Waiting
     }
 
     /// Drops what has arrived: a connection with bytes that were not read is reset, and the alert

@@ -21,10 +21,20 @@ struct Counter {
     /// Pieces of a response in parts that are left; before it is finished nothing is received.
     pieces: usize,
     received: usize,
+    /// Bytes of the answer to what is received, after which the connection is closed; 0 for none.
+    refusal: usize,
+    has_refused: bool,
 }
 
 impl Application for Counter {
     fn receive(&mut self, bytes: &[u8], _: Time, out: &mut Output) -> usize {
+        if self.refusal > 0 {
+            out.push(&vec![9; std::mem::take(&mut self.refusal)]);
+            self.has_refused = true;
+        }
+        if self.has_refused {
+            return 0;
+        }
         let may_take = out.has_room() && self.pieces == 0;
         let taken = if may_take { bytes.len() } else { 0 };
         self.received += taken;
@@ -42,7 +52,7 @@ impl Application for Counter {
     fn end(&mut self, _: Time, _: &mut Output) {}
 
     fn wants_close(&self) -> bool {
-        false
+        self.has_refused
     }
 }
 
@@ -83,6 +93,8 @@ impl Side {
             to_send,
             pieces: 0,
             received: 0,
+            refusal: 0,
+            has_refused: false,
         };
         Side {
             stack: Stack::new(config, Secret::new(&[host; 16])).unwrap(),
@@ -107,14 +119,16 @@ impl Side {
         assert_eq!(next, Next::Waiting);
     }
 
-    /// Lets a connection work that is over then, as the loop of a guest does.
-    fn act_at_last(&mut self, now: Instant) {
+    /// Lets a connection work that may be over then, as the loop of a guest does.
+    fn act_at_last(&mut self, now: Instant) -> Next {
         let id = self.id.expect("a connection");
         while self.stack.event().is_some() {}
         let next = self.with(now, id, |endpoint, turn| endpoint.serve(turn));
-        assert_eq!(next, Next::Over);
-        self.stack.close(now, id);
+        if next == Next::Over {
+            self.stack.close(now, id);
+        }
         self.transmit(now);
+        next
     }
 
     fn with<R>(
@@ -295,11 +309,14 @@ fn answer_to(bytes: &[u8], is_open: bool) -> (Vec<u8>, bool) {
     client.stack.set_no_delay(now, id, true);
     let sent = client.stack.send(now, id, bytes.to_vec(), 0..len);
     assert!(sent.is_ok());
-    client.transmit(now);
-    server.receive(now, &mut client.line);
-    server.act_at_last(now);
+    // All that is sent arrives in a few windows.
+    for _ in 0..10 {
+        client.transmit(now);
+        server.receive(now, &mut client.line);
+        assert_eq!(server.act_at_last(now), Next::Waiting);
+        client.receive(now, &mut server.line);
+    }
     assert_eq!(server.counters.tls_failures, 1);
-    client.receive(now, &mut server.line);
     let mut answer = vec![0; client.stack.readable_len(id)];
     assert!(copy(client.stack.readable(id), &mut answer));
     (answer, client.stack.failure(id).is_some())
@@ -325,6 +342,61 @@ fn what_is_no_record_is_answered_with_the_alert_that_tells_why() {
 }
 
 #[test]
+fn a_handshake_message_that_is_too_long_is_answered_before_its_end() {
+    let mut record = vec![0; Header::LEN + tls::DATA_MAX];
+    record[..9].copy_from_slice(&[22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff]);
+    let (answer, is_reset) = answer_to(&record.repeat(4), false);
+    assert_eq!(answer, [21, 3, 3, 0, 2, 2, tls::Alert::DECODE_ERROR.0]);
+    assert!(!is_reset);
+}
+
+/// Returns a client that sends more than TCP takes to a server that refuses the first of it with
+/// 100 bytes, after the server's answer.
+fn refused() -> (Side, Side, Instant, Id) {
+    let (mut client, mut server, now, id) = connected(true);
+    server.endpoint.application.refusal = 100;
+    client.endpoint.application.to_send = 10 * OUTPUT;
+    client.act(now, id);
+    for _ in 0..3 {
+        client.transmit(now);
+        server.receive(now, &mut client.line);
+        assert_eq!(server.act_at_last(now), Next::Waiting);
+        client.receive(now, &mut server.line);
+    }
+    (client, server, now, id)
+}
+
+#[test]
+fn a_client_that_still_sends_can_read_why_its_connection_is_closed() {
+    let (mut client, mut server, mut now, id) = refused();
+    let (mut ours, mut theirs) = (Next::Waiting, Next::Waiting);
+    for _ in 0..1000 {
+        now += Duration::from_millis(1);
+        client.receive(now, &mut server.line);
+        assert_eq!(client.stack.failure(id), None);
+        if theirs == Next::Waiting {
+            theirs = client.act_at_last(now);
+        }
+        server.receive(now, &mut client.line);
+        if ours == Next::Waiting {
+            ours = server.act_at_last(now);
+        }
+    }
+    assert_eq!((ours, theirs), (Next::Over, Next::Over));
+    assert_eq!(client.endpoint.application.received, 100);
+    assert_eq!(server.counters.cut_off, 0);
+}
+
+#[test]
+fn a_client_that_never_ends_is_given_up_soon_after_its_server() {
+    let (_client, mut server, now, _) = refused();
+    assert!(!server.endpoint.expire(now + LINGER, true));
+    let late = now + LINGER + Duration::from_millis(1);
+    assert!(server.endpoint.expire(late, true));
+    assert_eq!(server.act_at_last(late), Next::Over);
+}
+
+#[test]
 fn a_connection_whose_bytes_end_within_a_record_ends_and_leaves_nothing() {
     for (bytes, is_open) in [
         (&[23, 3, 3, 0, 100, 0][..], true),
@@ -339,7 +411,7 @@ fn a_connection_whose_bytes_end_within_a_record_ends_and_leaves_nothing() {
         client.stack.shutdown(now, id);
         client.transmit(now);
         server.receive(now, &mut client.line);
-        server.act_at_last(now);
+        assert_eq!(server.act_at_last(now), Next::Over);
         let counters = server.counters;
         assert_eq!((counters.cut_off, counters.tls_failures), (1, 0));
         for _ in 0..10 {

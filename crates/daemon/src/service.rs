@@ -26,6 +26,8 @@ use crate::client::DIRECTORY;
 const REQUEST_MAX: usize = 4096;
 /// Clients at a time of each endpoint; others are closed at once.
 const CLIENTS_MAX: usize = 64;
+/// Bytes of the longest path of a Unix socket: the kernel has room for one more, which is 0.
+const SOCKET_PATH_MAX: usize = 107;
 /// The timeout of a request, and of its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -158,10 +160,20 @@ pub fn bind_socket(path: &Path) -> io::Result<UnixListener> {
             return Err(io::Error::new(io::ErrorKind::NotFound, error));
         }
     }
-    let is_socket = path
-        .symlink_metadata()
-        .is_ok_and(|meta| meta.file_type().is_socket());
-    if is_socket {
+    let len = path.as_os_str().len();
+    if len > SOCKET_PATH_MAX {
+        let error = format!(
+            "found a path of {len} bytes, expected at most {SOCKET_PATH_MAX}: name a shorter one"
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+    }
+    let found = path.symlink_metadata().map(|meta| meta.file_type());
+    if found.as_ref().is_ok_and(|found| !found.is_socket()) {
+        let error = "found something else than a socket there, expected a socket or nothing: \
+                     name another path, or remove what is there";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, error));
+    }
+    if found.is_ok() {
         if UnixStream::connect(path).is_ok() {
             let error = "another process answers there";
             return Err(io::Error::new(io::ErrorKind::AddrInUse, error));

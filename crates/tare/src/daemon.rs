@@ -1,5 +1,6 @@
 //! The arguments that all daemons have, and what `--check` prints.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -74,8 +75,14 @@ pub(crate) fn status<R: DeserializeOwned>(
         None => tare_daemon::only_socket(kind, words).map_err(|error| anyhow!(error))?,
     };
     let name = words.one;
-    let answer = tare_daemon::ask(&socket)
-        .with_context(|| format!("no {name} answers at {} (is it running?)", socket.display()))?;
+    let at = socket.display();
+    let answer = tare_daemon::ask(&socket).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => anyhow!(
+            "the status at {at}: {error}; run this as the user that started the {name}, or with \
+             sudo"
+        ),
+        _ => anyhow!(error).context(format!("no {name} answers at {at} (is it running?)")),
+    })?;
     if is_json {
         terminal::print(answer.trim_end())?;
         terminal::print("\n")?;

@@ -16,6 +16,7 @@ mod embedded;
 mod explain;
 mod forecast;
 mod machine;
+mod man;
 mod pace;
 mod program;
 mod progress;
@@ -121,8 +122,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Guest(command) => guest::run(&command),
         Command::Completions(arguments) => completion::script(arguments.shell),
         Command::Man(arguments) => {
-            std::fs::create_dir_all(&arguments.out)?;
-            clap_mangen::generate_to(Cli::command(), &arguments.out)?;
+            man::write(Cli::command(), &arguments.out)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Trial(arguments) => trial::trial(&arguments),

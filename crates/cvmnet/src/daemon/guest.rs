@@ -10,7 +10,7 @@ use rustix::time::{clock_gettime, ClockId};
 use tare_memory::Means;
 use tare_sim::Instant;
 
-use super::link::{greeted, is_over, tell, tell_last, Doorbells};
+use super::link::{asked, greeted, tell, tell_last, tell_notice, Asked, Doorbells, Notice};
 use super::threads::run_all;
 use super::{Agreement, Error, GuestReport, Place, GUEST_MAC, KEEP_ALIVE, POLL, PULSE};
 use crate::breakdown::Off;
@@ -77,16 +77,25 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: &GuestOptions<'_>) -> Result<(
     let mut works = Vec::new();
     for (pair, bells) in doorbells.into_iter().enumerate() {
         let memory = memory.try_clone().map_err(Error::Link)?;
-        let (server, secret) = (server.clone(), secret.clone());
-        let (stop, reports) = (&stop, &reports);
+        let (tls, secret) = (server.clone(), secret.clone());
+        let (stop, reports, server) = (&stop, &reports, &server);
         works.push(move || {
-            let mut guest = guest(pair, memory, bells, (server, secret), options)?;
+            let mut guest = guest(pair, memory, bells, (tls, secret), options)?;
             serve(&mut guest, |report| {
                 *locked(&reports[pair]) = report;
                 // The first thread speaks for all.
                 if pair == 0 {
-                    if is_over(socket) {
-                        return false;
+                    match asked(socket) {
+                        Some(Asked::End) => return false,
+                        Some(Asked::Reload) => {
+                            tell_notice(socket, Notice::Reloaded(reload(server, options)));
+                        }
+                        None => {}
+                    }
+                    if let Some(error) = server.take_key_log_error() {
+                        let file = options.tls.key_log.clone().unwrap_or_default();
+                        let (file, error) = (file.display().to_string(), error.to_string());
+                        tell_notice(socket, Notice::KeyLogEnded { file, error });
                     }
                     for (pair, report) in reports.iter().enumerate() {
                         tell(socket, pair, *locked(report));
@@ -104,6 +113,16 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: &GuestOptions<'_>) -> Result<(
         tell_last(socket, pair, *locked(report));
     }
     done
+}
+
+/// Reads certificate and key again, for the handshakes that begin from now on. Returns false if
+/// they are no files.
+fn reload(server: &Server, options: &GuestOptions<'_>) -> Result<bool, String> {
+    let Some((chain, key)) = &options.identity else {
+        return Ok(false);
+    };
+    let read = Identity::read(chain, key).and_then(|identity| server.replace(identity));
+    read.map_err(|error| error.to_string()).map(|()| true)
 }
 
 fn locked(report: &Mutex<GuestReport>) -> MutexGuard<'_, GuestReport> {

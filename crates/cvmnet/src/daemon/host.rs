@@ -10,10 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tare_daemon::{Endpoints, Host, Level, Log, LogOptions, Record, Signals};
+use tare_packet::ethernet;
 use tare_port::{Interface, VnetTap};
 use tare_sim::Instant;
 
-use super::link::{dismiss, greet, pair, told, Doorbells};
+use super::link::{ask_to_reload, dismiss, greet, pair, told, Doorbells, Notice};
 use super::threads::run_all;
 use super::{
     Agreement, Error, GuestReport, HostReport, PairReport, Place, Report, KIND, POLL, PULSE,
@@ -113,7 +114,12 @@ pub fn run_host(
         || {
             serve(&mut first, |device| {
                 *locked(&reports[0]) = look_at(device, options)?;
-                told(&ours, &mut told_by_guest);
+                if options.signals.take_reload() {
+                    if let Err(error) = ask_to_reload(&ours) {
+                        host.reloaded(Err(format!("the guest could not be asked: {error}")));
+                    }
+                }
+                told(&ours, &mut told_by_guest, |event| note(&mut host, event));
                 if told_by_guest.iter().all(Option::is_some) {
                     if let Some(ready) = ready.take() {
                         ready();
@@ -154,7 +160,7 @@ pub fn run_host(
     // The guest goes while its devices are no longer served: it is told by the socket alone.
     host.end_service();
     dismiss(&ours);
-    guest.end(|| told(&ours, &mut told_by_guest));
+    guest.end(|| told(&ours, &mut told_by_guest, |event| note(&mut host, event)));
     served?;
     let told = told_by_guest.iter().flatten();
     let sum = |count: fn(&GuestReport) -> u64| told.clone().map(count).sum::<u64>();
@@ -196,6 +202,7 @@ fn devices(
             notification,
             // Of `baseline-gro` it is the device's own merging, by the same code.
             merge: agreement.variant.has_large_frames().then(Limits::default),
+            frame_max: Some(ethernet::HEADER + options.place.mtu),
         };
         let network = Captured::new(TapFrames::new(tap), capture.clone());
         Device::new(region, n, settings, pairs.network(n, network)).map_err(Error::Device)
@@ -246,6 +253,26 @@ fn look_at(device: &mut TapDevice, options: &HostOptions) -> Result<HostReport, 
 
 fn locked(report: &Mutex<HostReport>) -> MutexGuard<'_, HostReport> {
     report.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Logs an event of the guest's.
+fn note(host: &mut Host<Report>, event: Notice) {
+    match event {
+        Notice::KeyLogEnded { file, error } => host.log().write(
+            &Record::new(Level::Warn, "key_log_ended")
+                .with("file", file)
+                .with("error", error),
+        ),
+        Notice::Reloaded(Ok(true)) => {
+            host.log().write(&Record::new(Level::Info, "reloaded"));
+            host.reloaded(Ok(()));
+        }
+        Notice::Reloaded(Ok(false)) => host.log().write(
+            &Record::new(Level::Info, "nothing_to_reload")
+                .with("reason", "neither --cert nor --key is given"),
+        ),
+        Notice::Reloaded(Err(error)) => host.reloaded(Err(error)),
+    }
 }
 
 /// Returns the event that the guest serves.

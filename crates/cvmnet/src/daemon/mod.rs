@@ -5,8 +5,9 @@
 //! and one of the host. They share with those of other pairs no more than they must: the host its
 //! rule which pair a frame is for, the guest what is served. The layout of the region follows from
 //! the variant, the number of pairs and the MTU, which the guest has from its own command line.
-//! Over the socket the guest tells its counters; when either end closes, the other process ends.
-//! The host closes its direction first, and reads the guest's last counters by the other.
+//! Over the socket the guest tells its counters and what is to be logged, and the host asks it to
+//! read its certificate again; when either end closes, the other process ends. The host closes its
+//! direction first, and reads the guest's last counters by the other.
 
 mod guest;
 mod host;
@@ -133,6 +134,13 @@ impl fmt::Display for Error {
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 let hint = "the guest's network is a TAP device, which needs root (CAP_NET_ADMIN)";
+                write!(f, "{doing}: {source}; {hint}")
+            }
+            Error::Tap(tare_port::Error::Os { doing, source })
+                if source.kind() == io::ErrorKind::ResourceBusy =>
+            {
+                let hint = "end that process, such as another `tare cvm serve`, or name another \
+                            device with --tap";
                 write!(f, "{doing}: {source}; {hint}")
             }
             Error::Tap(error) => error.fmt(f),

@@ -44,7 +44,7 @@ tare_daemon::counters! {
         packets => "packets_total": "Packets that came from the network for the guest",
         to_guest => "to_guest_frames_total": "Frames given to the guest: packets, or several merged",
         from_guest => "from_guest_frames_total": "Frames that the guest has sent",
-        too_long => "too_long_frames_total": "Frames longer than the guest's buffers, dropped",
+        too_long => "too_long_frames_total": "Frames longer than the guest's MTU allows, dropped",
         malformed => "malformed_chains_total": "Chains of the guest's that are no frame",
         interrupts => "interrupts_sent_total": "Interrupts of the guest",
         no_buffer => "no_buffer_total": "Passes in which the guest had no buffer for a frame",

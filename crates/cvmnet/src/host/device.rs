@@ -25,6 +25,9 @@ pub struct DeviceSettings {
     pub notification: Notification,
     /// Segments are merged before the ring; `None` to pass all on as they are.
     pub merge: Option<super::merge::Limits>,
+    /// Bytes of the longest frame that the network may have for the guest; `None` for any that its
+    /// buffers have room for, which for merged frames is more than any MTU.
+    pub frame_max: Option<usize>,
 }
 
 /// Counters since the device was made.
@@ -36,7 +39,7 @@ pub struct DeviceCounters {
     pub to_guest: u64,
     /// Frames that the guest has sent.
     pub from_guest: u64,
-    /// Frames for the guest that were longer than its buffer.
+    /// Frames for the guest that were longer than its buffer, or than they may be.
     pub too_long: u64,
     /// Chains of the guest that are no frame.
     pub malformed: u64,
@@ -310,6 +313,14 @@ impl<F: Frames> Device<F> {
                 break;
             };
             self.counters.packets += 1;
+            // Large frames with segments are the device's own merging.
+            let is_whole = header.segments.is_none();
+            let frame_max = self.settings.frame_max;
+            if is_whole && frame_max.is_some_and(|most| self.frame.len() > most) {
+                self.counters.too_long += 1;
+                moved += 1;
+                continue;
+            }
             match &mut self.merger {
                 Some(merger) => merger.push(&self.frame, header, now, &mut self.pending),
                 None => self.pending.push(header, &self.frame),

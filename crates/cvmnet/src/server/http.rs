@@ -134,6 +134,7 @@ enum Status {
     Forbidden = 403,
     NotFound = 404,
     MethodNotAllowed = 405,
+    PreconditionFailed = 412,
     ContentTooLarge = 413,
     UriTooLong = 414,
     RangeNotSatisfiable = 416,
@@ -154,6 +155,7 @@ impl Status {
             Status::Forbidden => "Forbidden",
             Status::NotFound => "Not Found",
             Status::MethodNotAllowed => "Method Not Allowed",
+            Status::PreconditionFailed => "Precondition Failed",
             Status::ContentTooLarge => "Content Too Large",
             Status::UriTooLong => "URI Too Long",
             Status::RangeNotSatisfiable => "Range Not Satisfiable",
@@ -326,9 +328,13 @@ impl Connection {
         };
         let mut response = Response::from(Status::Ok);
         response.fields = entity.head.clone();
-        if request.has_current(&entity) {
-            response.status = Status::NotModified;
-            return Ok(response);
+        match request.failed_condition(&entity) {
+            Some(Status::NotModified) => {
+                response.status = Status::NotModified;
+                return Ok(response);
+            }
+            Some(status) => return Err(status),
+            None => {}
         }
         let len = entity.len;
         let mut body = 0..len;

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
 
 use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384};
@@ -13,10 +14,25 @@ use rustls::crypto::ring::{default_provider, Ticketer};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
-use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, UnbufferedServerConnection,
+};
+use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, KeyLog, RootCertStore, ServerConfig};
-use zeroize::{Zeroize as _, Zeroizing};
+use tare_daemon::{read_file, FileContent};
+use zeroize::Zeroize as _;
+
+/// The most bytes of a file with a certificate or a key: a chain with all that vouch for it has a
+/// few KB.
+const PEM_MAX: usize = 1 << 20;
+/// The time for which a certificate that signs itself is valid, and that before it is made: the
+/// clock of who looks at it may be behind.
+const VALID_FOR: Duration = Duration::from_secs(365 * 24 * 3600);
+const VALID_BEFORE: Duration = Duration::from_secs(24 * 3600);
+/// 2026-11-01, in seconds since 1970: a clock that says less is wrong, and the certificate valid as
+/// if it were later, for those whose clock is right.
+const EARLIEST: Duration = Duration::from_secs(1_793_491_200);
 
 /// The cipher suites that are offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +80,14 @@ pub struct Identity {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A PEM file cannot be read or lacks what it is for.
+    /// A file cannot be read.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
+    /// A PEM file lacks what it is for.
     Pem {
         /// The file.
         path: PathBuf,
@@ -85,7 +108,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// The reason.
-        error: std::io::Error,
+        error: io::Error,
     },
     /// rustls refuses: a key that is not the certificate's, a name that is none.
     Tls(rustls::Error),
@@ -94,6 +117,7 @@ pub enum ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            ConfigError::File { path, error } => write!(f, "{}: {error}", path.display()),
             ConfigError::Pem {
                 path,
                 expected,
@@ -138,7 +162,7 @@ impl Identity {
     /// Reads PEM files.
     ///
     /// # Errors
-    /// [`ConfigError::Pem`] or [`ConfigError::Encrypted`].
+    /// [`ConfigError::File`], [`ConfigError::Pem`] or [`ConfigError::Encrypted`].
     pub fn read(chain: &Path, key: &Path) -> Result<Identity, ConfigError> {
         let failed = |path: &Path, expected| {
             let path = path.to_owned();
@@ -148,18 +172,17 @@ impl Identity {
                 error,
             }
         };
-        let certificates: Vec<_> = CertificateDer::pem_file_iter(chain)
-            .and_then(Iterator::collect)
+        let certificates: Vec<_> = CertificateDer::pem_slice_iter(&read_pem(chain)?.bytes)
+            .collect::<Result<_, _>>()
             .map_err(failed(chain, "a certificate"))?;
         if certificates.is_empty() {
             return Err(failed(chain, "a certificate")(pem::Error::NoItemsFound));
         }
-        let read = PrivateKeyDer::from_pem_file(key);
-        let text = || Zeroizing::new(std::fs::read(key).unwrap_or_default());
-        let is_encrypted = || text().windows(9).any(|part| part == b"ENCRYPTED");
+        let text = read_pem(key)?.bytes;
+        let is_encrypted = || text.windows(9).any(|part| part == b"ENCRYPTED");
         Ok(Identity {
             chain: certificates,
-            key: match read {
+            key: match PrivateKeyDer::from_pem_slice(&text) {
                 Err(pem::Error::NoItemsFound) if is_encrypted() => {
                     return Err(ConfigError::Encrypted { path: key.into() })
                 }
@@ -168,17 +191,23 @@ impl Identity {
         })
     }
 
-    /// Makes a key on P-256 and a certificate for these names and addresses that it signs itself.
+    /// Makes a key on P-256 and a certificate for these names and addresses that it signs itself,
+    /// valid for a year.
     ///
     /// # Errors
     /// [`ConfigError::SelfSigned`] for a name that is none.
     pub fn self_signed(names: &[String]) -> Result<Identity, ConfigError> {
-        let made = rcgen::generate_simple_self_signed(names).map_err(ConfigError::SelfSigned)?;
-        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let (certificate, key) = made(names).map_err(ConfigError::SelfSigned)?;
         Ok(Identity {
-            chain: vec![made.cert.der().clone()],
-            key: key.into(),
+            chain: vec![certificate.der().clone()],
+            key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
         })
+    }
+
+    /// Checks that certificate and key are those of one pair.
+    fn certified(self, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, ConfigError> {
+        let certified = CertifiedKey::from_der(self.chain, self.key, provider);
+        certified.map(Arc::new).map_err(ConfigError::Tls)
     }
 
     /// Returns the certificate that peers see, to be trusted by a client.
@@ -193,13 +222,45 @@ impl Identity {
 /// # Errors
 /// [`ConfigError::SelfSigned`] for a name that is none.
 pub fn self_signed_pem(names: &[String]) -> Result<(String, String), ConfigError> {
-    let made = rcgen::generate_simple_self_signed(names).map_err(ConfigError::SelfSigned)?;
-    Ok((made.cert.pem(), made.signing_key.serialize_pem()))
+    let (certificate, key) = made(names).map_err(ConfigError::SelfSigned)?;
+    Ok((certificate.pem(), key.serialize_pem()))
+}
+
+fn made(names: &[String]) -> Result<(rcgen::Certificate, rcgen::KeyPair), rcgen::Error> {
+    let key = rcgen::KeyPair::generate()?;
+    let mut parameters = rcgen::CertificateParams::new(names)?;
+    let name = &mut parameters.distinguished_name;
+    name.push(rcgen::DnType::CommonName, "tare cvm");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    let at = |since: Duration| rcgen::date_time_ymd(1970, 1, 1) + since;
+    parameters.not_before = at(now.saturating_sub(VALID_BEFORE));
+    parameters.not_after = at(now.max(EARLIEST) + VALID_FOR);
+    Ok((parameters.self_signed(&key)?, key))
+}
+
+/// Reads a file that is to be regular and of at most [`PEM_MAX`] bytes.
+fn read_pem(path: &Path) -> Result<FileContent, ConfigError> {
+    let read = read_file(path, PEM_MAX).and_then(|file| match file.bytes.len() {
+        0..=PEM_MAX => Ok(file),
+        _ => Err(io::Error::other(format!(
+            "found a file of {} bytes, expected one in PEM format of at most {PEM_MAX}",
+            file.metadata.len()
+        ))),
+    });
+    read.map_err(|error| ConfigError::File {
+        path: path.into(),
+        error,
+    })
 }
 
 /// A server's part of every handshake.
 #[derive(Clone)]
-pub struct Server(Arc<ServerConfig>);
+pub struct Server {
+    config: Arc<ServerConfig>,
+    identity: Arc<Current>,
+    key_log: Option<Arc<KeyLogFile>>,
+}
 
 impl Server {
     /// Returns a configuration for TLS 1.3 only.
@@ -207,12 +268,14 @@ impl Server {
     /// # Errors
     /// [`ConfigError::Tls`] or [`ConfigError::KeyLog`].
     pub fn new(identity: Identity, options: &Options) -> Result<Server, ConfigError> {
-        let mut config = ServerConfig::builder_with_provider(options.suites.provider())
+        let provider = options.suites.provider();
+        let identity = identity.certified(&provider)?;
+        let identity = Arc::new(Current(RwLock::new(identity)));
+        let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(ConfigError::Tls)?
             .with_no_client_auth()
-            .with_single_cert(identity.chain, identity.key)
-            .map_err(ConfigError::Tls)?;
+            .with_cert_resolver(identity.clone());
         config.enable_secret_extraction = true;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         if options.resumption {
@@ -220,14 +283,35 @@ impl Server {
         } else {
             config.send_tls13_tickets = 0;
         }
-        if let Some(log) = key_log(options)? {
-            config.key_log = log;
+        let key_log = key_log(options)?;
+        if let Some(log) = &key_log {
+            config.key_log = log.clone();
         }
-        Ok(Server(Arc::new(config)))
+        Ok(Server {
+            config: Arc::new(config),
+            identity,
+            key_log,
+        })
+    }
+
+    /// Takes another certificate and key for the handshakes that begin from now on, of all clones.
+    ///
+    /// # Errors
+    /// [`ConfigError::Tls`]; the server keeps those that it has.
+    pub fn replace(&self, identity: Identity) -> Result<(), ConfigError> {
+        let identity = identity.certified(self.config.crypto_provider())?;
+        let current = self.identity.0.write();
+        *current.unwrap_or_else(PoisonError::into_inner) = identity;
+        Ok(())
+    }
+
+    /// Returns the error that has ended the key log, once.
+    pub fn take_key_log_error(&self) -> Option<io::Error> {
+        self.key_log.as_ref()?.state().error.take()
     }
 
     pub(super) fn connection(&self) -> Result<UnbufferedServerConnection, rustls::Error> {
-        UnbufferedServerConnection::new(self.0.clone())
+        UnbufferedServerConnection::new(self.config.clone())
     }
 }
 
@@ -273,10 +357,33 @@ impl Client {
     }
 }
 
-/// A file that secrets are appended to.
-struct KeyLogFile(Mutex<File>);
+/// The certificate and key that handshakes begin with.
+#[derive(Debug)]
+struct Current(RwLock<Arc<CertifiedKey>>);
 
-fn key_log(options: &Options) -> Result<Option<Arc<dyn KeyLog>>, ConfigError> {
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let current = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        Some(current.clone())
+    }
+}
+
+/// A file that secrets are appended to, until that fails.
+struct KeyLogFile(Mutex<KeyLogState>);
+
+struct KeyLogState {
+    file: Option<File>,
+    /// The error that has ended it, until it is told.
+    error: Option<io::Error>,
+}
+
+impl KeyLogFile {
+    fn state(&self) -> MutexGuard<'_, KeyLogState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key_log(options: &Options) -> Result<Option<Arc<KeyLogFile>>, ConfigError> {
     let Some(path) = &options.key_log else {
         return Ok(None);
     };
@@ -289,7 +396,10 @@ fn key_log(options: &Options) -> Result<Option<Arc<dyn KeyLog>>, ConfigError> {
         path: path.clone(),
         error,
     })?;
-    Ok(Some(Arc::new(KeyLogFile(Mutex::new(file)))))
+    Ok(Some(Arc::new(KeyLogFile(Mutex::new(KeyLogState {
+        file: Some(file),
+        error: None,
+    })))))
 }
 
 impl fmt::Debug for KeyLogFile {
@@ -302,9 +412,11 @@ impl KeyLog for KeyLogFile {
     fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
         let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
         let mut line = format!("{label} {} {}\n", hex(client_random), hex(secret));
-        if let Ok(mut file) = self.0.lock() {
-            // Who watches the log sees what is missing; the connection goes on without.
-            let _ = file.write_all(line.as_bytes());
+        let mut state = self.state();
+        let written = state.file.as_mut().map(|it| it.write_all(line.as_bytes()));
+        if let Some(Err(error)) = written {
+            // The connection goes on without. So does the file: a line that is cut may be its last.
+            (state.file, state.error) = (None, Some(error));
         }
         line.zeroize();
     }
@@ -347,5 +459,39 @@ mod tests {
             error.contains("none.pem: expected a private key"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn certificates_and_keys_are_regular_files_of_a_bounded_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("long.pem");
+        let file = File::create(&long).unwrap();
+        file.set_len(PEM_MAX as u64 + 1).unwrap();
+        for (path, found) in [
+            (&*long, "found a file of 1048577 bytes"),
+            (Path::new("/dev/zero"), "found a device, expected a regular"),
+            (folder.path(), "found a directory"),
+        ] {
+            let error = Identity::read(path, path).err().unwrap().to_string();
+            let expected = format!("{}: {found}", path.display());
+            assert!(error.starts_with(&expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_key_log_that_cannot_be_written_is_told_once_and_is_the_end_of_that_alone() {
+        let options = Options {
+            key_log: Some("/dev/full".into()),
+            ..Options::default()
+        };
+        let identity = Identity::self_signed(&["guest".into()]).unwrap();
+        let server = Server::new(identity, &options).unwrap();
+        assert!(server.take_key_log_error().is_none());
+        let log = || server.config.key_log.log("LABEL", &[1], &[2]);
+        log();
+        let error = server.clone().take_key_log_error().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        log();
+        assert!(server.take_key_log_error().is_none());
     }
 }

@@ -4,7 +4,7 @@ use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
-use rustls::{ConnectionTrafficSecrets, ExtractedSecrets};
+use rustls::{ConnectionTrafficSecrets, ExtractedSecrets, InvalidMessage};
 use zeroize::Zeroizing;
 
 use super::{Alert, ContentType};
@@ -64,7 +64,7 @@ impl Handshake {
     /// Takes one whole record, with its header, or none at a client's start; what is to be sent is
     /// added to `outgoing`, also when it fails.
     pub(super) fn advance(
-        mut self: Box<Self>,
+        self: Box<Self>,
         record: &[u8],
         outgoing: &mut Vec<u8>,
     ) -> Result<Progress, rustls::Error> {
@@ -73,15 +73,33 @@ impl Handshake {
             Connection::Client(_) => FROM_SERVER_MAX,
         };
         if self.incoming.len() + record.len() > most {
-            return Err(rustls::Error::General(
-                "a handshake message is too long".into(),
-            ));
+            // The alert of rustls for a message that is too long for it.
+            self.refuse(Alert::DECODE_ERROR, outgoing);
+            return Err(InvalidMessage::HandshakePayloadTooLarge.into());
         }
+        self.take(record, outgoing)
+    }
+
+    /// [`Handshake::advance`] without the limit.
+    fn take(
+        mut self: Box<Self>,
+        record: &[u8],
+        outgoing: &mut Vec<u8>,
+    ) -> Result<Progress, rustls::Error> {
         self.incoming.extend_from_slice(record);
         let before = outgoing.len();
         let done = match &mut self.connection {
-            Connection::Server(server) => drive(server, &mut self.incoming, outgoing)?,
-            Connection::Client(client) => drive(client, &mut self.incoming, outgoing)?,
+            Connection::Server(server) => drive(server, &mut self.incoming, outgoing),
+            Connection::Client(client) => drive(client, &mut self.incoming, outgoing),
+        };
+        let is_silent = outgoing.len() == before && !self.has_sent;
+        let done = match done {
+            // For a message that announces more than 64 KiB rustls has no alert.
+            Err(error @ rustls::Error::InvalidMessage(_)) if is_silent => {
+                self.refuse(Alert::DECODE_ERROR, outgoing);
+                return Err(error);
+            }
+            done => done?,
         };
         self.has_sent |= outgoing.len() > before;
         if !done {
@@ -111,7 +129,7 @@ impl Handshake {
     /// is given a record then that it answers with `unexpected_message`, whatever `alert` is.
     pub(super) fn refuse(self: Box<Self>, alert: Alert, outgoing: &mut Vec<u8>) {
         if self.has_sent {
-            let _ = self.advance(&FORBIDDEN, outgoing);
+            let _ = self.take(&FORBIDDEN, outgoing);
         } else {
             let [high, low] = 2_u16.to_be_bytes();
             let header = [ContentType::Alert as u8, 3, 3, high, low];

@@ -345,6 +345,25 @@ fn frames_longer_than_the_guests_buffers_are_dropped_by_the_device() {
     assert_eq!(link.device.counters().too_long, 1);
 }
 
+#[test]
+fn frames_longer_than_the_mtu_are_dropped_and_counted_where_segments_are_merged_too() {
+    for variant in [ZC, BIFROST] {
+        let settings = DeviceSettings {
+            merge: variant.has_large_frames().then(Limits::default),
+            frame_max: Some(1514),
+            ..DeviceSettings::default()
+        };
+        let mut link = Link::with(&small(variant), Settings::default(), settings);
+        link.push(&[1; 1515], NetHeader::default());
+        link.push(&[2; 1514], NetHeader::default());
+        link.poll();
+        let received = link.receive(64);
+        assert_eq!((received.len(), bytes(&received[0])), (1, vec![2; 1514]));
+        let counters = link.device.counters();
+        assert_eq!((counters.too_long, counters.packets), (1, 2));
+    }
+}
+
 /// Segments of one connection, numbered.
 fn segments(count: usize) -> Vec<Vec<u8>> {
     let segment = |n: usize| {

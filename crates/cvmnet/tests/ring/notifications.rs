@@ -166,7 +166,7 @@ fn two_threads_exchange_frames_polling_or_by_eventfds_with_and_without_event_ind
         };
         let settings = DeviceSettings {
             notification: notification.clone(),
-            merge: None,
+            ..DeviceSettings::default()
         };
         let host = Region::create(&config).unwrap();
         let mut device = Device::new(&host, 0, settings, Memory::default()).unwrap();

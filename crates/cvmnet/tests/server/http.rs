@@ -303,6 +303,44 @@ fn a_version_that_the_client_has_is_not_sent_again() {
 }
 
 #[test]
+fn a_version_that_the_client_does_not_expect_is_not_sent_in_the_order_of_the_conditions() {
+    let folder = folder();
+    let mut peer = Peer::new(&server(&folder));
+    let tag = field(&get(&mut peer, "/a.txt", ""), "ETag")
+        .unwrap()
+        .to_string();
+    let day_before = "Sat, 05 Nov 1994 08:49:37 GMT";
+    for (fields, code) in [
+        (format!("If-Match: \"x\", {tag}"), 200),
+        ("If-Match: *".into(), 200),
+        ("If-Match: \"x\"".into(), 412),
+        // The comparison is a strong one.
+        (format!("If-Match: W/{tag}"), 412),
+        (format!("If-Unmodified-Since: {MODIFIED}"), 200),
+        (format!("If-Unmodified-Since: {day_before}"), 412),
+        ("If-Unmodified-Since: yesterday".into(), 200),
+        // Of two, only the tag counts.
+        (
+            format!("If-Match: {tag}\r\nIf-Unmodified-Since: {day_before}"),
+            200,
+        ),
+        (format!("If-Match: \"x\"\r\nIf-None-Match: {tag}"), 412),
+        (format!("If-Match: {tag}\r\nIf-None-Match: {tag}"), 304),
+        ("If-Match: \"x\"\r\nRange: bytes=0-1".into(), 412),
+        (format!("If-Match: {tag}\r\nRange: bytes=0-1"), 206),
+    ] {
+        let answer = get(&mut peer, "/a.txt", &format!("{fields}\r\n"));
+        assert_eq!(status(&answer), code, "{fields}");
+        if code == 412 {
+            assert_eq!(body(&answer), "412 Precondition Failed\n");
+        }
+    }
+    // What has no version has no condition.
+    let missing = get(&mut peer, "/missing", "If-Match: \"x\"\r\n");
+    assert_eq!((status(&missing), peer.is_closed()), (404, false));
+}
+
+#[test]
 fn requests_that_are_wrong_are_refused_and_end_the_connection() {
     let folder = folder();
     let long_target = format!("GET /{}", "a".repeat(HEAD_MAX));

@@ -351,3 +351,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_handshake_message_that_is_too_long_is_answered_with_decode_error() {
+    // From one that is only longer than this server takes to the longest that can be announced.
+    for len in [30_000_u32, 65_535, 65_536, (1 << 24) - 1] {
+        let mut session = Session::server(&configs(&options()).0).unwrap();
+        let [_, length @ ..] = len.to_be_bytes();
+        let start = [&[22, 3, 1, 0x40, 0, 1][..], &length].concat();
+        let mut record = vec![0; Header::LEN + DATA_MAX];
+        record[..start.len()].copy_from_slice(&start);
+        let ended = (0..2).find_map(|_| session.handshake(&record).err());
+        assert!(
+            matches!(ended, Some(Error::Handshake(_))),
+            "{len}: {ended:?}"
+        );
+        assert_eq!(session.take_outgoing(), [21, 3, 3, 0, 2, 2, 50], "{len}");
+    }
+}

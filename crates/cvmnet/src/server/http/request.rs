@@ -18,6 +18,8 @@ pub(super) struct Request<'a> {
     pub(super) body_len: u64,
     range: Option<&'a [u8]>,
     if_range: Option<&'a [u8]>,
+    if_match: Option<&'a [u8]>,
+    if_unmodified_since: Option<&'a [u8]>,
     if_none_match: Option<&'a [u8]>,
     if_modified_since: Option<&'a [u8]>,
 }
@@ -47,6 +49,8 @@ impl<'a> Request<'a> {
             body_len: 0,
             range: None,
             if_range: None,
+            if_match: None,
+            if_unmodified_since: None,
             if_none_match: None,
             if_modified_since: None,
         };
@@ -74,6 +78,8 @@ impl<'a> Request<'a> {
                 }
                 "range" => request.range = Some(value),
                 "if-range" => request.if_range = Some(value),
+                "if-match" => request.if_match = Some(value),
+                "if-unmodified-since" => request.if_unmodified_since = Some(value),
                 "if-none-match" => request.if_none_match = Some(value),
                 "if-modified-since" => request.if_modified_since = Some(value),
                 _ => {}
@@ -92,16 +98,30 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// Returns true if the client has this version of a file already (RFC 9110 section 13.2.2).
-    pub(super) fn has_current(&self, entity: &Entity) -> bool {
-        if let Some(tags) = self.if_none_match {
-            return tags.split(|&byte| byte == b',').any(|tag| {
-                let tag = tag.trim_ascii();
-                tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == entity.etag.as_bytes()
-            });
+    /// Returns the status of the first condition that a file does not meet, in the order of RFC
+    /// 9110 section 13.2.2; `None` if it meets all.
+    pub(super) fn failed_condition(&self, entity: &Entity) -> Option<Status> {
+        let is_met = match self.if_match {
+            Some(tags) => has_tag(tags, |tag| tag == entity.etag.as_bytes()),
+            None => {
+                let since = self.if_unmodified_since.and_then(date::read);
+                since.is_none_or(|since| entity.modified_s <= since)
+            }
+        };
+        if !is_met {
+            return Some(Status::PreconditionFailed);
         }
-        let since = self.if_modified_since.and_then(date::read);
-        since.is_some_and(|since| entity.modified_s <= since)
+        let has_current = match self.if_none_match {
+            // The weak comparison, where the one above is strong.
+            Some(tags) => has_tag(tags, |tag| {
+                tag.strip_prefix(b"W/").unwrap_or(tag) == entity.etag.as_bytes()
+            }),
+            None => {
+                let since = self.if_modified_since.and_then(date::read);
+                since.is_some_and(|since| entity.modified_s <= since)
+            }
+        };
+        has_current.then_some(Status::NotModified)
     }
 
     /// The part of a file that the request is for.
@@ -114,4 +134,10 @@ impl<'a> Request<'a> {
             _ => Part::Whole,
         }
     }
+}
+
+/// Returns true if a list of entity tags is `*` or has one that matches.
+fn has_tag(tags: &[u8], matches: impl Fn(&[u8]) -> bool) -> bool {
+    let mut tags = tags.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    tags.any(|tag| tag == b"*" || matches(tag))
 }

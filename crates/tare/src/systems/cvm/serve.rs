@@ -52,7 +52,8 @@ const CACHED_FILE: usize = 16 << 20;
     tare cvm serve sink --address-6 fd77::2/64 --host-address-6 fd77::1\n  \
     tare cvm serve source                         then: openssl s_client -connect 10.77.0.2:4433\n\n\
     The guest is a process of its own. It has a TCP and a TLS of its own, and shares with the host\n\
-    one region of memory that it does not trust. The host joins it to a TAP device.\n\n\
+    one region of memory that it does not trust. The host joins it to a TAP device. SIGHUP lets it\n\
+    read the files of --cert and --key again, SIGTERM ends it.\n\n\
     Exit status: 0 ended by a signal; 2 wrong usage, or it could not run.")]
 pub(crate) struct Args {
     #[command(subcommand)]

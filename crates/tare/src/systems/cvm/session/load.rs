@@ -90,6 +90,7 @@ impl<'a> Load<'a> {
             notification: notification.clone(),
             // Of `baseline-gro` it is the device's own merging, by the same code.
             merge: setup.variant.has_large_frames().then(Limits::default),
+            ..DeviceSettings::default()
         };
         let network = pairs.network(pair, peer);
         Ok(Load {

@@ -9,7 +9,10 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+#[path = "../cvm_common/mod.rs"]
 mod cvm_common;
+mod files;
+mod messages;
 
 use cvm_common::is_testable;
 
