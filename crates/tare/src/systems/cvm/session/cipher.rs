@@ -23,7 +23,9 @@ const STRIDE: usize = 16_448;
 const HEADER: [u8; 5] = [23, 3, 3, 0x40, 0x11];
 
 /// Opens records for the time of a measurement. One thread writes them, as the host of `receive`
-/// does, the other one opens them into private memory, and they take turns.
+/// does, the other one opens them into private memory. Each has a half of the records at a time, so
+/// that the other processor works as well, as in `receive`: two that share a core's units or caches
+/// slow each other down, whatever is between them.
 ///
 /// # Errors
 /// The memory cannot be had, or a record is not opened.
@@ -43,19 +45,20 @@ pub(super) fn run(
     let memory = SharedMemory::create("records", RECORDS * STRIDE)?;
     let mapped = memory.try_clone()?;
 
-    let (is_guest, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let halves = [AtomicBool::new(false), AtomicBool::new(false)];
+    let stop = AtomicBool::new(false);
+    let records = |half: usize| half * RECORDS / 2..(half + 1) * RECORDS / 2;
     // A mapping belongs to one thread.
     let open = |mapped: SharedMemory| -> anyhow::Result<Opened> {
         let _ = tare_daemon::bind_to_cpu(Some(1));
         let mut opened = Opened::default();
         let mut out = vec![0; RECORD];
-        while !stop.load(Acquire) {
-            if !is_guest.load(Acquire) {
-                spin_loop();
-                continue;
+        for half in [0, 1].into_iter().cycle() {
+            if !wait(&halves[half], true, &stop) {
+                break;
             }
             let before = Instant::now();
-            for n in 0..RECORDS {
+            for n in records(half) {
                 let from = mapped.view().range(n * STRIDE, RECORD).context("a place")?;
                 let from = [from.into()];
                 match setup.variant.config(1).cipher {
@@ -75,24 +78,20 @@ pub(super) fn run(
                 black_box(&mut out);
             }
             opened.time += Instant::now().since(before);
-            is_guest.store(false, Release);
+            halves[half].store(false, Release);
         }
         Ok(opened)
     };
     let write = |is_done: &mut dyn FnMut() -> bool| -> anyhow::Result<()> {
         let _ = tare_daemon::bind_to_cpu(Some(0));
-        while !is_done() {
-            for n in 0..RECORDS {
+        let mut half = 0;
+        while !is_done() && wait(&halves[half], false, &stop) {
+            for n in records(half) {
                 let to = memory.view().range(n * STRIDE, RECORD).context("a place")?;
                 to.copy_from(&sealed).context("equal lengths")?;
             }
-            is_guest.store(true, Release);
-            while is_guest.load(Acquire) && !stop.load(Acquire) {
-                spin_loop();
-            }
-            if stop.load(Acquire) {
-                break;
-            }
+            halves[half].store(true, Release);
+            half = 1 - half;
         }
         Ok(())
     };
@@ -103,11 +102,11 @@ pub(super) fn run(
             stop.store(true, Release);
             opened
         });
-        // One round warms the caches.
-        let mut rounds = 0;
+        // Two rounds warm the caches.
+        let mut halves = 0;
         let written = write(&mut || {
-            rounds += 1;
-            rounds > 2
+            halves += 1;
+            halves > 4
         });
         let began = Instant::now();
         let written = written
@@ -123,6 +122,17 @@ pub(super) fn run(
         let opened = opened.map_err(|_| anyhow::anyhow!("the guest ended with a panic"))??;
         Ok(opened.outcome(setup, clock))
     })
+}
+
+/// Waits until a half is full, or empty. Returns false if all is to end.
+fn wait(half: &AtomicBool, is_full: bool, stop: &AtomicBool) -> bool {
+    while half.load(Acquire) != is_full {
+        if stop.load(Acquire) {
+            return false;
+        }
+        spin_loop();
+    }
+    !stop.load(Acquire)
 }
 
 /// The counts of the thread that opens.
