@@ -23,8 +23,11 @@ pub(super) struct Board {
     pub(super) pairs: Vec<Counts>,
 }
 
-/// The counters of a queue pair: of its guest, and of the clients at the other end.
+/// The counters of a queue pair: of its guest, and those that its host stores in every turn. They
+/// share no cache line: what one side stores would wait for the other one, and the guest's records
+/// behind it.
 #[derive(Default)]
+#[repr(align(128))]
 pub(super) struct Counts {
     pub(super) handshakes: AtomicU64,
     pub(super) bytes_in: AtomicU64,
@@ -40,6 +43,13 @@ pub(super) struct Counts {
     pub(super) sealed_ahead: AtomicU64,
     /// Connections whose bulk data has arrived whole, at the guest or at the client.
     pub(super) finished: AtomicU64,
+    pub(super) host: HostCounts,
+}
+
+/// The counters of a pair's host and of the clients beside it.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct HostCounts {
     /// Packets of the network that the host has made frames of.
     pub(super) packets: AtomicU64,
     /// These frames.
@@ -50,7 +60,7 @@ pub(super) struct Counts {
     client_wrong: AtomicU64,
 }
 
-impl Counts {
+impl HostCounts {
     /// Stores what the clients have counted.
     pub(super) fn tell(&self, clients: client::Counters) {
         self.client_requests.store(clients.requests, Relaxed);
@@ -90,14 +100,14 @@ impl Board {
             records: self.sum(|it| &it.records),
             busy_ns: self.sum(|it| &it.busy_ns),
             frames: self.sum(|it| &it.frames),
-            packets: self.sum(|it| &it.packets),
-            given: self.sum(|it| &it.given),
+            packets: self.sum(|it| &it.host.packets),
+            given: self.sum(|it| &it.host.given),
             bounced: self.sum(|it| &it.bounced),
             clients: client::Counters {
-                requests: self.sum(|it| &it.client_requests),
-                turns: self.sum(|it| &it.client_turns),
-                verified: self.sum(|it| &it.client_verified),
-                wrong: self.sum(|it| &it.client_wrong),
+                requests: self.sum(|it| &it.host.client_requests),
+                turns: self.sum(|it| &it.host.client_turns),
+                verified: self.sum(|it| &it.host.client_verified),
+                wrong: self.sum(|it| &it.host.client_wrong),
             },
         }
     }
