@@ -15,7 +15,7 @@ use tare_packet::ethernet::Mac;
 use tare_sim::{Instant, TokenBucket};
 
 pub(crate) use input::Verdict;
-pub(crate) use output::Outgoing;
+pub(crate) use output::{Outgoing, PACKET_MAX};
 
 use crate::tcp::buffer::Buffer;
 use crate::tcp::config::Config;

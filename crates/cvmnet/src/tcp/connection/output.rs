@@ -11,7 +11,7 @@ use crate::tcp::transmit::PIECES_MAX;
 
 /// The payload of the largest packet: what the length field of IPv4 leaves with the longest
 /// headers.
-const PACKET_MAX: usize = 65_535 - 60 - 60;
+pub(crate) const PACKET_MAX: usize = 65_535 - 60 - 60;
 
 /// A segment to be sent, with its payload as a range of the stream.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use tare_sim::Instant;
 
 use super::{push_live, Stack};
 use crate::tcp::buffer::Buffer;
-use crate::tcp::connection::{Connection, Failure, Outgoing};
+use crate::tcp::connection::{Connection, Failure, Outgoing, PACKET_MAX};
 use crate::tcp::headers::Headers;
 use crate::tcp::send_queue::Pieces;
 use crate::tcp::table::Id;
@@ -15,10 +15,6 @@ use crate::tcp::transmit::{Offload, Packet, Transmit};
 const TIMERS: usize = 256;
 /// Connections that may send in one.
 const CONNECTIONS: usize = 256;
-/// Payload of one connection, in bytes, before it is the next one's turn: a large frame, or as much
-/// in segments, which a host that merges them then finds one after another.
-const TURN: usize = 64 << 10;
-
 /// The outcome of a connection's turn.
 enum Turn {
     Done,
@@ -79,7 +75,8 @@ impl<B: Buffer> Stack<B> {
         }
     }
 
-    /// Lets a connection send.
+    /// Lets a connection send a large packet, or as much in segments: a host that merges them then
+    /// finds them one after another, and nothing is left over.
     fn turn(&mut self, now: Instant, id: Id, transmit: &mut impl Transmit<B>) -> Turn {
         let Some(connection) = self.table.get_mut(id) else {
             return Turn::Done;
@@ -93,15 +90,16 @@ impl<B: Buffer> Stack<B> {
         };
         let macs = (mac, self.config.mac);
         let mut turn = Turn::Again;
-        let mut sent = 0;
-        while sent < TURN && transmit.room() > 0 {
+        let (mut sent, mut last) = (0, 0);
+        while sent + last <= PACKET_MAX && transmit.room() > 0 {
             let Some(outgoing) = connection.next_packet(now, &self.config) else {
                 turn = Turn::Done;
                 break;
             };
             self.counters.sent += 1;
             self.counters.sent_bytes += outgoing.len as u64;
-            sent += outgoing.len.max(1);
+            last = outgoing.len.max(1);
+            sent += last;
             send(
                 connection,
                 &outgoing,
