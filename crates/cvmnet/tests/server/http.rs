@@ -265,14 +265,21 @@ fn ranges_are_answered_as_rfc_9110_says() {
     }
 }
 
+/// The day before [`MODIFIED`].
+const DAY_BEFORE: &str = "Sat, 05 Nov 1994 08:49:37 GMT";
+
+/// Returns a client of the server of a folder, and the tag of `/a.txt`.
+fn peer_and_tag(folder: &TempDir) -> (Peer, String) {
+    let mut peer = Peer::new(&server(folder));
+    let answer = get(&mut peer, "/a.txt", "");
+    let tag = field(&answer, "ETag").unwrap().to_string();
+    (peer, tag)
+}
+
 #[test]
 fn a_version_that_the_client_has_is_not_sent_again() {
     let folder = folder();
-    let mut peer = Peer::new(&server(&folder));
-    let tag = field(&get(&mut peer, "/a.txt", ""), "ETag")
-        .unwrap()
-        .to_string();
-    let day_before = "Sat, 05 Nov 1994 08:49:37 GMT";
+    let (mut peer, tag) = peer_and_tag(&folder);
     for (fields, code) in [
         (format!("If-None-Match: {tag}"), 304),
         (format!("If-None-Match: \"x\", W/{tag}"), 304),
@@ -283,11 +290,11 @@ fn a_version_that_the_client_has_is_not_sent_again() {
             200,
         ),
         (format!("If-Modified-Since: {MODIFIED}"), 304),
-        (format!("If-Modified-Since: {day_before}"), 200),
+        (format!("If-Modified-Since: {DAY_BEFORE}"), 200),
         ("If-Modified-Since: yesterday".into(), 200),
         (format!("Range: bytes=0-1\r\nIf-Range: {tag}"), 206),
         (format!("Range: bytes=0-1\r\nIf-Range: {MODIFIED}"), 206),
-        (format!("Range: bytes=0-1\r\nIf-Range: {day_before}"), 200),
+        (format!("Range: bytes=0-1\r\nIf-Range: {DAY_BEFORE}"), 200),
         ("Range: bytes=0-1\r\nIf-Range: \"x\"".into(), 200),
     ] {
         let answer = get(&mut peer, "/a.txt", &format!("{fields}\r\n"));
@@ -305,11 +312,7 @@ fn a_version_that_the_client_has_is_not_sent_again() {
 #[test]
 fn a_version_that_the_client_does_not_expect_is_not_sent_in_the_order_of_the_conditions() {
     let folder = folder();
-    let mut peer = Peer::new(&server(&folder));
-    let tag = field(&get(&mut peer, "/a.txt", ""), "ETag")
-        .unwrap()
-        .to_string();
-    let day_before = "Sat, 05 Nov 1994 08:49:37 GMT";
+    let (mut peer, tag) = peer_and_tag(&folder);
     for (fields, code) in [
         (format!("If-Match: \"x\", {tag}"), 200),
         ("If-Match: *".into(), 200),
@@ -317,11 +320,11 @@ fn a_version_that_the_client_does_not_expect_is_not_sent_in_the_order_of_the_con
         // The comparison is a strong one.
         (format!("If-Match: W/{tag}"), 412),
         (format!("If-Unmodified-Since: {MODIFIED}"), 200),
-        (format!("If-Unmodified-Since: {day_before}"), 412),
+        (format!("If-Unmodified-Since: {DAY_BEFORE}"), 412),
         ("If-Unmodified-Since: yesterday".into(), 200),
         // Of two, only the tag counts.
         (
-            format!("If-Match: {tag}\r\nIf-Unmodified-Since: {day_before}"),
+            format!("If-Match: {tag}\r\nIf-Unmodified-Since: {DAY_BEFORE}"),
             200,
         ),
         (format!("If-Match: \"x\"\r\nIf-None-Match: {tag}"), 412),
