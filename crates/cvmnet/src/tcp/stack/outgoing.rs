@@ -15,6 +15,7 @@ use crate::tcp::transmit::{Offload, Packet, Transmit};
 const TIMERS: usize = 256;
 /// Connections that may send in one.
 const CONNECTIONS: usize = 256;
+
 /// The outcome of a connection's turn.
 enum Turn {
     Done,
