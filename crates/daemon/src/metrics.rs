@@ -4,6 +4,9 @@ use std::fmt::{Display, Write as _};
 
 use crate::counters::CounterInfo;
 
+/// Nanoseconds of a second.
+const NANOS: u64 = 1_000_000_000;
+
 /// The labels of a sample: names and values.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
@@ -77,12 +80,20 @@ impl Metrics {
     }
 
     /// Adds a family of counters for each of `infos`; `instances` are their labels, and the values
-    /// in the order of `infos`.
+    /// in the order of `infos`. A field whose name ends in `_ns` is written in seconds, the base
+    /// unit that Prometheus asks for.
     pub fn counters(&mut self, infos: &[CounterInfo], instances: &[(Labels<'_>, Vec<u64>)]) {
         for (n, info) in infos.iter().enumerate() {
             self.family(info.metric, "counter", info.help);
             for (labels, values) in instances {
-                if let Some(value) = values.get(n) {
+                let Some(value) = values.get(n) else {
+                    continue;
+                };
+                if info.field.ends_with("_ns") {
+                    let (seconds, rest) = (value / NANOS, value % NANOS);
+                    let value = format_args!("{seconds}.{rest:09}");
+                    self.sample(info.metric, labels, value);
+                } else {
                     self.sample(info.metric, labels, value);
                 }
             }
@@ -92,5 +103,44 @@ impl Metrics {
     /// Returns the page.
     pub fn into_text(self) -> String {
         self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    // The macro names the crate as its users do.
+    extern crate self as tare_daemon;
+
+    use super::Metrics;
+
+    tare_daemon::counters! {
+        /// The work of a thread.
+        struct Work {
+            turns => "turns_total": "Turns",
+            cpu_ns => "cpu_seconds_total": "Processor time",
+        }
+    }
+
+    #[test]
+    fn nanoseconds_are_written_in_seconds() {
+        let mut page = Metrics::new("a");
+        let work = |turns, cpu_ns| Work { turns, cpu_ns }.values();
+        let labels = [("thread", "1")];
+        let instances = [(&[][..], work(3, 12_000_000_045)), (&labels, work(4, 999))];
+        page.counters(Work::INFO, &instances);
+        let text = page.into_text();
+        assert_eq!(
+            text.lines().collect::<Vec<_>>(),
+            [
+                "# HELP a_turns_total Turns",
+                "# TYPE a_turns_total counter",
+                "a_turns_total 3",
+                "a_turns_total{thread=\"1\"} 4",
+                "# HELP a_cpu_seconds_total Processor time",
+                "# TYPE a_cpu_seconds_total counter",
+                "a_cpu_seconds_total 12.000000045",
+                "a_cpu_seconds_total{thread=\"1\"} 0.000000999",
+            ]
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! `tare memory` as users run it: a node that is started, asked, measured, killed and stopped.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::net::SocketAddr;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -100,7 +100,11 @@ impl Drop for Node {
 #[test]
 fn a_node_is_pinged_measured_asked_and_stopped() {
     let folder = TempDir::new().unwrap();
-    let node = Node::start(folder.path(), &["--cores", "2"]);
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap();
+    let metrics = unused.local_addr().unwrap();
+    drop(unused);
+    let arguments = ["--cores", "2", "--metrics", &metrics.to_string()];
+    let node = Node::start(folder.path(), &arguments);
     let url = node.url();
     let pinged = run(&["ping", &url, "-c", "3", "-i", "0"]);
     assert!(pinged.status.success(), "{}", text(&pinged.stderr));
@@ -142,9 +146,29 @@ fn a_node_is_pinged_measured_asked_and_stopped() {
     assert_eq!(status["memory"]["spaces"], 0);
     let table = text(&run(&["status", node.socket.to_str().unwrap()]).stdout);
     assert!(table.contains("of 16.0 MiB in use, 0 spaces"), "{table}");
+    let page = metrics_page(metrics);
+    let requests = "\ntare_memory_requests_total ";
+    assert!(!page.contains("nanoseconds"), "{page}");
+    assert!(
+        page.contains("\ntare_memory_cpu_seconds_total{worker=\"1\"} 0."),
+        "{page}"
+    );
+    assert!(page.contains(requests), "{page}");
+    assert!(!page.contains(&format!("{requests}0")), "{page}");
     let (code, log) = node.end(Signal::TERM);
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("event=stopped"), "{log}");
+}
+
+/// The page of metrics, as a monitoring system asks for it.
+fn metrics_page(address: SocketAddr) -> String {
+    let mut connection = TcpStream::connect(address).unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    connection.write_all(request.as_bytes()).unwrap();
+    let mut page = String::new();
+    connection.read_to_string(&mut page).unwrap();
+    assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
+    page
 }
 
 #[test]

@@ -72,8 +72,8 @@ tare_daemon::counters! {
         interrupts => "interrupts_taken_total": "Exits for interrupts by the host",
         halts => "halts_total": "Exits to wait for an interrupt",
         faults => "device_faults_total": "Times that the host broke the rules of the ring and was given up",
-        cpu_ns => "cpu_nanoseconds_total": "Processor time of the guest, idle polling included",
-        polling_ns => "polling_nanoseconds_total": "Of it, time in which the guest looked for work in vain",
+        cpu_ns => "cpu_seconds_total": "Processor time of the guest, idle polling included",
+        polling_ns => "polling_seconds_total": "Of it, time in which the guest looked for work in vain",
     }
 }
 

@@ -76,7 +76,7 @@ tare_daemon::counters! {
         refused => "frames_refused_total": "Frames of an interface that were not for the node, or malformed",
         turns => "turns_total": "Turns of the loop",
         idle_turns => "idle_turns_total": "Turns in which nothing came",
-        cpu_ns => "cpu_nanoseconds_total": "Processor time, idle turns included",
+        cpu_ns => "cpu_seconds_total": "Processor time, idle turns included",
     }
 }
 
