@@ -385,10 +385,7 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
     // SAFETY: the caller's contract.
     unsafe {
         let mask = steps.head::<ROUNDS, SEAL>(additional, src, dst);
-        // On two blocks the end of a message is staged, and the mask made anew there.
-        if V::COUNT != 2 {
-            once::put(tag_mask, mask, V::VEX);
-        }
+        once::put(tag_mask, mask, V::VEX);
         let head_len = head_len(V::COUNT, N);
         steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count);
     }

@@ -3,8 +3,8 @@
 use super::finish128::{self, Start};
 use super::ghash::Sum;
 use super::lanes::{Lanes, Pair, Quad, Single};
-use super::message::{Before, Begun, Data, Message, Stage};
-use super::{finish, finish512};
+use super::message::{Begun, Data, Message};
+use super::{finish256, finish512, once};
 use core::arch::x86_64::__m128i;
 
 /// The parts of a message that are shorter than a step.
@@ -62,12 +62,8 @@ unsafe impl Ends for Pair {
         additional: __m128i,
         data: Data,
     ) -> __m128i {
-        let before = Before::Additional(additional);
         // SAFETY: the caller's contract.
-        unsafe {
-            let stage = &mut Stage::uninit();
-            finish::finish::<Self, ROUNDS, SEAL>(message, 2, before, Sum::zero(), data, stage)
-        }
+        unsafe { finish256::short::<ROUNDS, SEAL>(message, additional, data) }
     }
 
     #[inline(always)]
@@ -77,12 +73,22 @@ unsafe impl Ends for Pair {
         begun: Begun<Self>,
         data: Data,
     ) -> __m128i {
-        // The mask is made anew: J0 has a place on the stage in any case.
-        let before = Before::State(begun.state);
         // SAFETY: the caller's contract.
         unsafe {
-            let stage = &mut *begun.stage;
-            finish::finish::<Self, ROUNDS, SEAL>(message, counter, before, begun.sum, data, stage)
+            // Before it is known how many blocks follow. The compiler would compute it in the code
+            // for each number of them, beside all else there.
+            let sum = Sum {
+                low: once::in_order_256(begun.sum.low),
+                middle: once::in_order_256(begun.sum.middle),
+                high: once::in_order_256(begun.sum.high),
+            };
+            let start = finish256::Start::Later {
+                counter,
+                tag_mask: begun.tag_mask,
+                state: begun.state,
+                sum,
+            };
+            finish256::tail::<ROUNDS, SEAL>(message, start, data)
         }
     }
 }

@@ -5,9 +5,9 @@ use super::ends::Ends;
 use super::ghash::Sum;
 use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{
-    hash_additional, hash_serial, length_block, load_nonce, to_u128, Begun, Data, Message, Stage,
+    hash_additional, hash_serial, length_block, load_nonce, to_u128, Begun, Data, Message,
 };
-use super::{batch512, bulk, expand, finish, finish512, once, stack};
+use super::{batch512, bulk, expand, finish128, finish256, finish512, once, stack};
 use crate::columns::{Columns, Tags};
 use crate::kernel::{counter_after, Batch4, Kernel, Progress, Whole};
 use crate::schedule::{Block, Schedule, Shape};
@@ -25,10 +25,10 @@ macro_rules! path {
             const HEAD_LEN: usize = bulk::head_len(<$register>::COUNT, $registers);
 
             /// The longest message that is worked on without a head, in bytes.
-            const SHORT_MAX: usize = if <$register>::COUNT == 4 {
-                finish512::SHORT_MAX
-            } else {
-                finish::SHORT_MAX
+            const SHORT_MAX: usize = match <$register>::COUNT {
+                4 => finish512::SHORT_MAX,
+                2 => finish256::SHORT_MAX,
+                _ => finish128::SHORT_MAX,
             };
 
             #[target_feature(enable = $features)]
@@ -57,9 +57,7 @@ macro_rules! path {
                         let long: Whole = core::mem::transmute(address);
                         return long(schedule, nonce, aad, src, dst, len);
                     }
-                    let stage = &mut Stage::uninit();
-                    let tag =
-                        long_staged::<ROUNDS, SEAL>(schedule, nonce, aad, src, dst, len, stage);
+                    let tag = long::<ROUNDS, SEAL>(schedule, nonce, aad, src, dst, len);
                     stack::wipe::<$register>();
                     tag
                 }
@@ -94,7 +92,7 @@ macro_rules! path {
             }
 
             /// A message with a head. Not inlined: what it has to save would cost short messages
-            /// time as well.
+            /// time as well, and all it uses of the stack is below what wipes it.
             #[inline(never)]
             #[target_feature(enable = $features)]
             unsafe fn long<const ROUNDS: usize, const SEAL: bool>(
@@ -108,35 +106,7 @@ macro_rules! path {
                 // SAFETY: the caller's contract.
                 unsafe {
                     super::long::<$register, $registers, ROUNDS, SEAL>(
-                        schedule,
-                        nonce,
-                        aad,
-                        src,
-                        dst,
-                        len,
-                        core::ptr::null_mut(),
-                    )
-                }
-            }
-
-            /// [`long`] with a stage that the caller has. Not inlined, so that all it uses of the
-            /// stack is below what wipes it.
-            #[allow(clippy::too_many_arguments, reason = "those of `long`")]
-            #[inline(never)]
-            #[target_feature(enable = $features)]
-            unsafe fn long_staged<const ROUNDS: usize, const SEAL: bool>(
-                schedule: &Schedule,
-                nonce: &[u8; 12],
-                aad: &[u8],
-                src: *const u8,
-                dst: *mut u8,
-                len: usize,
-                stage: &mut Stage,
-            ) -> u128 {
-                // SAFETY: the caller's contract.
-                unsafe {
-                    super::long::<$register, $registers, ROUNDS, SEAL>(
-                        schedule, nonce, aad, src, dst, len, stage,
+                        schedule, nonce, aad, src, dst, len,
                     )
                 }
             }
@@ -355,10 +325,6 @@ unsafe fn short<V: Ends, const ROUNDS: usize, const SEAL: bool, const MUCH: bool
 
 /// A whole message of a head and more.
 #[inline(always)]
-#[allow(
-    clippy::too_many_arguments,
-    reason = "those of `Whole`, and a place outside of what is wiped"
-)]
 unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     nonce: &[u8; 12],
@@ -366,7 +332,6 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     src: *const u8,
     dst: *mut u8,
     len: usize,
-    stage: *mut Stage,
 ) -> u128 {
     // SAFETY: the caller's contract; head, steps and tail add up to `len`.
     unsafe {
@@ -392,11 +357,7 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
             _ => steps.hash(0),
         };
         let begun = Begun {
-            tag_mask: if V::COUNT != 2 {
-                once::take(&mut mask, V::VEX)
-            } else {
-                _mm_setzero_si128()
-            },
+            tag_mask: once::take(&mut mask, V::VEX),
             state: if V::COUNT == 4 {
                 sum.reduce().sum_of_lanes()
             } else {
@@ -408,7 +369,6 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
             } else {
                 None
             },
-            stage,
         };
         let counter = counter_after(done as u64);
         let rest = Data {
@@ -511,7 +471,6 @@ unsafe fn finish<V: Ends, const ROUNDS: usize, const SEAL: bool>(
             state,
             sum: Sum::zero(),
             left: None,
-            stage: &mut Stage::uninit(),
         };
         let counter = progress.next_counter();
         to_u128(V::tail::<ROUNDS, SEAL>(message, counter, begun, data))

@@ -34,7 +34,10 @@ pub(super) enum Start {
     },
 }
 
-/// Seals or opens up to 128 bytes and returns the tag.
+/// The longest message that is worked on at once, in bytes.
+pub(super) const SHORT_MAX: usize = 128;
+
+/// Seals or opens up to [`SHORT_MAX`] bytes and returns the tag.
 ///
 /// # Safety
 /// The processor must have what `V` needs, registers of one block; the data must be readable at its

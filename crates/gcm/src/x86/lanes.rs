@@ -30,8 +30,6 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn load_private(p: *const Block) -> Self;
     /// `COUNT` blocks to private memory.
     unsafe fn store_private(p: *mut Block, v: Self);
-    /// `COUNT` zero blocks to private memory, a store that the compiler cannot drop.
-    unsafe fn clear(p: *mut Block);
     /// One block in lane 0, zero in the others.
     unsafe fn in_first_lane(block: __m128i) -> Self;
     /// Lane 0.
@@ -146,6 +144,29 @@ struct Unaligned<T>(T);
 #[derive(Clone, Copy)]
 pub(super) struct Pair(pub(super) __m256i);
 
+impl Pair {
+    /// Two blocks.
+    #[inline(always)]
+    pub(super) unsafe fn of_blocks(first: __m128i, second: __m128i) -> Self {
+        // SAFETY: under the contract of Lanes, as the others here.
+        unsafe { Self(_mm256_set_m128i(second, first)) }
+    }
+
+    /// Lane 1.
+    #[inline(always)]
+    pub(super) unsafe fn second_lane(self) -> __m128i {
+        // SAFETY: as above.
+        unsafe { _mm256_extracti128_si256::<1>(self.0) }
+    }
+
+    /// Lane 0 of this and lane 1 of another.
+    #[inline(always)]
+    pub(super) unsafe fn with_upper_of(self, other: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { Self(_mm256_blend_epi32::<0xf0>(self.0, other.0)) }
+    }
+}
+
 /// One block: AES-NI and PCLMULQDQ, with the instructions of AVX if `VEX`.
 #[derive(Clone, Copy)]
 pub(super) struct Single<const VEX: bool>(pub(super) __m128i);
@@ -160,7 +181,6 @@ unsafe impl Lanes for Quad {
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m512i>>()).0) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm512_storeu_si512(p.cast(), v.0) } }
-    #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_512(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { unsafe { Self(_mm512_zextsi128_si512(b)) } }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { unsafe { _mm512_castsi512_si128(self.0) } }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { unsafe {
@@ -203,7 +223,6 @@ unsafe impl Lanes for Pair {
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m256i>>()).0) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm256_storeu_si256(p.cast(), v.0) } }
-    #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_256(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { unsafe { Self(_mm256_zextsi128_si256(b)) } }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { unsafe { _mm256_castsi256_si128(self.0) } }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { unsafe { _mm_xor_si128(self.first_lane(), _mm256_extracti128_si256::<1>(self.0)) } }
@@ -244,7 +263,6 @@ unsafe impl<const VEX: bool> Lanes for Single<VEX> {
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m128i>>()).0) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm_storeu_si128(p.cast(), v.0) } }
-    #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_128::<VEX>(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { Self(b) }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { self.0 }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { self.0 }

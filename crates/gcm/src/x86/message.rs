@@ -6,7 +6,6 @@ use crate::columns::words;
 use crate::kernel::AAD_SERIAL_MAX;
 use crate::schedule::{Block, Schedule, POWER_MAX};
 use core::arch::x86_64::*;
-use core::mem::MaybeUninit;
 
 /// The values that all parts of a message share.
 #[derive(Clone, Copy)]
@@ -26,15 +25,6 @@ pub(super) struct Data {
     pub(super) len: usize,
 }
 
-/// The state of the hash before some block, byte-reversed.
-#[derive(Clone, Copy)]
-pub(super) enum Before {
-    /// Before any ciphertext: the last block of additional data, plus the state before it.
-    Additional(__m128i),
-    /// The state after all ciphertext so far.
-    State(__m128i),
-}
-
 /// The values that the beginning of a message computes for its end.
 #[derive(Clone, Copy)]
 pub(super) struct Begun<V> {
@@ -46,17 +36,7 @@ pub(super) struct Begun<V> {
     pub(super) sum: Sum<V>,
     /// On registers of one block the last step, which is still to be hashed.
     pub(super) left: Option<*const Block>,
-    /// A place for the last bytes, on paths that need one.
-    pub(super) stage: *mut Stage,
 }
-
-/// Private memory for the end of a message: J0 or additional data, up to 8 blocks of data, one of
-/// lengths; and again, for the plaintext on opening. What is left there when a message is done is
-/// public.
-pub(super) type Stage = MaybeUninit<[[Block; STAGE]; 2]>;
-
-/// Blocks on the stage.
-pub(super) const STAGE: usize = 10;
 
 /// Loads a nonce, with a zero counter.
 #[inline(always)]

@@ -5,11 +5,12 @@
 
 mod batch512;
 mod bulk;
+mod copy;
 mod ends;
 mod entry;
 mod expand;
-mod finish;
 mod finish128;
+mod finish256;
 mod finish512;
 mod ghash;
 mod lanes;
@@ -18,7 +19,7 @@ mod narrow;
 mod once;
 mod stack;
 
-pub(crate) use finish::{copy_in, copy_out};
+pub(crate) use copy::{copy_in, copy_out};
 
 use crate::kernel::Kernel;
 use crate::Path;

@@ -7,6 +7,7 @@
 //! over the machine code can tell these accesses from all others. Parts of a block are moved
 //! piece by piece (`pinsrb` to `pinsrq`, `movq`, `movd`, `pextrw`, `pextrb`).
 
+use super::lanes::Pair;
 use crate::schedule::Block;
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -431,6 +432,15 @@ pub(super) unsafe fn in_order(mut v: __m128i) -> __m128i {
     v
 }
 
+/// [`in_order`] for registers of 256 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn in_order_256(mut v: Pair) -> Pair {
+    // SAFETY: no instruction.
+    unsafe { asm!("/* {} */", inout(ymm_reg) v.0, options(nomem, nostack, preserves_flags)) };
+    v
+}
+
 /// Moves a secret to memory, for [`take`]. Held in a register over much work, it would be spilled,
 /// and left where the compiler chose.
 ///
@@ -451,56 +461,6 @@ pub(super) unsafe fn put(place: &mut Block, secret: __m128i, vex: bool) {
             put!("vmovups");
         } else {
             put!("movups");
-        }
-    }
-}
-
-/// Overwrites the 64 bytes at `p`, which hold a secret and are not read again.
-///
-/// # Safety
-/// They must be mapped and writable.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn clear_512(p: *mut u8) {
-    // SAFETY: writes 64 bytes that the caller vouches for.
-    unsafe {
-        asm!("vmovdqu64 zmmword ptr [{p}], {zero}", p = in(reg) p, zero = in(zmm_reg) _mm512_setzero_si512(),
-            options(nostack, preserves_flags));
-    }
-}
-
-/// Overwrites the 32 bytes at `p`, which hold a secret and are not read again.
-///
-/// # Safety
-/// They must be mapped and writable.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn clear_256(p: *mut u8) {
-    // SAFETY: writes 32 bytes that the caller vouches for.
-    unsafe {
-        asm!("vmovdqu ymmword ptr [{p}], {zero}", p = in(reg) p, zero = in(ymm_reg) _mm256_setzero_si256(),
-            options(nostack, preserves_flags));
-    }
-}
-
-/// Overwrites the 16 bytes at `p`, which hold a secret and are not read again.
-///
-/// # Safety
-/// They must be mapped and writable.
-#[inline(always)]
-pub(super) unsafe fn clear_128<const VEX: bool>(p: *mut u8) {
-    macro_rules! clear {
-        ($store:literal) => {
-            asm!(concat!($store, " xmmword ptr [{p}], {zero}"), p = in(reg) p,
-                zero = in(xmm_reg) _mm_setzero_si128(), options(nostack, preserves_flags))
-        };
-    }
-    // SAFETY: writes 16 bytes that the caller vouches for.
-    unsafe {
-        if VEX {
-            clear!("vmovups");
-        } else {
-            clear!("movups");
         }
     }
 }

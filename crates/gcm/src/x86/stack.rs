@@ -3,9 +3,8 @@
 //! Kernels keep secrets in registers, but on registers of 128 and 256 bits, of which there are 16,
 //! the compiler spills some in messages of a head and more. What a function has used lies right
 //! below its caller's own stack, and is wiped there, all of it: `tests/once/machine_code.rs`
-//! compares with the machine code. What needs more room and ends public
-//! (`message::Stage`) has its place outside. Builds with checks spill more, for short messages as
-//! well, and are wiped by `kernel::wipe_checked`.
+//! compares with the machine code. Builds with checks spill more, for short messages as well, and
+//! are wiped by `kernel::wipe_checked`.
 
 use super::lanes::Lanes;
 use core::arch::asm;

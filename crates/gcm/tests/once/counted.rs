@@ -247,12 +247,19 @@ fn each_byte_of_a_batch_is_loaded_once_and_stored_once() {
         ];
         for len in 0..=80 {
             for (choice, keys_of) in choices.iter().enumerate() {
-                for mixed in [false, true] {
+                for (mixed, at_page_end) in
+                    [(false, true), (true, true), (false, false), (true, false)]
+                {
                     let keys: Vec<&Key> = keys_of.iter().map(|&i| &keys[i]).collect();
                     let place = |i: usize| {
                         let len = if mixed { (len + 17 * i) % 81 } else { len };
-                        // Some end with a page.
-                        let starts = [PAGE - len, 100, 2 * PAGE - len, PAGE + 1000, HALF - len];
+                        // Each source or destination ends with a page, and the packets go one at
+                        // a time; or none does, and four go at a time.
+                        let starts = if at_page_end {
+                            [PAGE - len, 100, 2 * PAGE - len, PAGE + 1000, HALF - len]
+                        } else {
+                            [64, 300, PAGE + 100, PAGE + 1000, 2 * PAGE + 500]
+                        };
                         let (src, dst) = (starts[i], HALF + starts[(i + 1) % BATCH]);
                         Place { src, dst, len }
                     };
