@@ -108,26 +108,24 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
-    // The macro names the crate as its users do.
-    extern crate self as tare_daemon;
-
     use super::Metrics;
-
-    tare_daemon::counters! {
-        /// The work of a thread.
-        struct Work {
-            turns => "turns_total": "Turns",
-            cpu_ns => "cpu_seconds_total": "Processor time",
-        }
-    }
+    use crate::CounterInfo;
 
     #[test]
     fn nanoseconds_are_written_in_seconds() {
+        let info = |field, metric, help| CounterInfo {
+            field,
+            metric,
+            help,
+        };
+        let infos = [
+            info("turns", "turns_total", "Turns"),
+            info("cpu_ns", "cpu_seconds_total", "Processor time"),
+        ];
         let mut page = Metrics::new("a");
-        let work = |turns, cpu_ns| Work { turns, cpu_ns }.values();
         let labels = [("thread", "1")];
-        let instances = [(&[][..], work(3, 12_000_000_045)), (&labels, work(4, 999))];
-        page.counters(Work::INFO, &instances);
+        let instances = [(&[][..], vec![3, 12_000_000_045]), (&labels, vec![4, 999])];
+        page.counters(&infos, &instances);
         let text = page.into_text();
         assert_eq!(
             text.lines().collect::<Vec<_>>(),
