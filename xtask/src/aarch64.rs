@@ -26,6 +26,7 @@ pub(crate) const PROCESSOR: Emulated = Emulated {
     about: "AArch64 with AES and PMULL",
     must: &["gcm chosen neon", "gcm ran neon", "gcm ran portable"],
     must_not: &["gcm ran aesni"],
+    left_out: "",
 };
 
 /// The test programs, each with the tests of it that are run: all, if none is named. Those that are

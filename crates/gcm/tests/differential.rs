@@ -1,18 +1,13 @@
 //! Every path against aws-lc-rs, by every length and by property. On an emulated processor of
 //! another family, for which that library takes minutes to build, against the portable path.
 
+mod common;
+
 #[cfg(not(tare_emulated))]
 use aws_lc_rs::aead::{self, LessSafeKey, UnboundKey};
+use common::paths;
 use proptest::prelude::*;
 use tare_gcm::{Error, Key, Nonce, Path, SharedRead, SharedWrite, Tag};
-
-/// Prints past the test runner's capture: what is not tested must be seen.
-macro_rules! eprint_always {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($text)*);
-    }};
-}
 
 /// The result of the portable path, which is that of the `aes` and `ghash` crates.
 #[cfg(tare_emulated)]
@@ -264,11 +259,7 @@ fn keys() -> [Vec<u8>; 2] {
 
 #[test]
 fn every_length_to_4096() {
-    for path in Path::ALL {
-        if !path.is_available() {
-            eprint_always!("NOT TESTED: this processor cannot run the {path} path");
-            continue;
-        }
+    for path in paths() {
         for key in keys() {
             let ours = Key::with_path(&key, path).unwrap();
             for len in 0..=4096 {
@@ -294,7 +285,7 @@ fn every_length_to_4096() {
 /// The counter's low byte, low 16 bits and low 20 bits, and those beyond, all carry at some length.
 #[test]
 fn long_messages_carry_the_counter() {
-    for path in Path::available() {
+    for path in paths() {
         for key in keys() {
             let ours = Key::with_path(&key, path).unwrap();
             for len in [16 * 254, 16 * 65_534 + 5, 1 << 21, (1 << 24) + 4101] {
@@ -318,7 +309,7 @@ fn long_messages_carry_the_counter() {
 /// left of one, and sums one after the other.
 #[test]
 fn every_length_of_additional_data_to_2100() {
-    for path in Path::available() {
+    for path in paths() {
         for key in keys() {
             let ours = Key::with_path(&key, path).unwrap();
             for aad_len in 0..=2100 {
@@ -342,7 +333,7 @@ fn every_length_of_additional_data_to_2100() {
 /// Additional data has no length that a protocol with 16-bit lengths would have.
 #[test]
 fn additional_data_may_be_longer_than_64_kib() {
-    for path in Path::available() {
+    for path in paths() {
         for key in keys() {
             let ours = Key::with_path(&key, path).unwrap();
             for aad_len in (65_515..65_565).chain([(1 << 20) + 3]) {
@@ -375,7 +366,7 @@ proptest! {
         cuts_out in prop::collection::vec(0usize..20_000, 0..12),
     ) {
         let key = &keys()[key];
-        for path in Path::available() {
+        for path in paths() {
             let ours = Key::with_path(key, path).unwrap();
             let case = Case { key, aad_len, len, from, to, cuts_in: &cuts_in, cuts_out: &cuts_out };
             check(path, &ours, &case);

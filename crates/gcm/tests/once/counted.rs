@@ -2,9 +2,10 @@
 //! own: one load of each byte of the source, one store of each byte of the destination, and no
 //! other access to either, nor to anything around them.
 
+use crate::common::paths;
 use crate::watch::{Count, Watch, LEN, PAGE};
 use tare_gcm::{
-    open_batch, open_each, seal_batch, seal_each, Error, Key, Nonce, OpenPacket, Path, SealPacket,
+    open_batch, open_each, seal_batch, seal_each, Error, Key, Nonce, OpenPacket, SealPacket,
     SharedRead, SharedWrite, Tag,
 };
 
@@ -65,16 +66,6 @@ fn assert_once(watch: &Watch, places: &[Place], what: &dyn Fn() -> String) {
     }
     let reaching = watch.reaching();
     assert_eq!(reaching, 0, "{}: masked accesses past a page's end", what());
-}
-
-/// The paths of this processor, with the others named.
-fn paths() -> impl Iterator<Item = Path> {
-    Path::ALL.into_iter().filter(|path| {
-        if !path.is_available() {
-            eprint_always!("NOT TESTED: this processor cannot run the {path} path");
-        }
-        path.is_available()
-    })
 }
 
 /// All lengths of short messages, heads, steps and ends, and some of several rounds of the bulk
@@ -478,7 +469,7 @@ fn report() {
             .create(true)
             .append(true)
             .open(file);
-        let lines: String = Path::available()
+        let lines: String = paths()
             .map(|path| format!("gcm counted {path}\n"))
             .collect();
         file.unwrap().write_all(lines.as_bytes()).unwrap();

@@ -17,6 +17,8 @@ macro_rules! eprint_always {
 
 #[cfg(target_arch = "x86_64")]
 mod breakpoint;
+#[path = "../common/mod.rs"]
+mod common;
 mod counted;
 #[cfg(target_arch = "x86_64")]
 mod machine_code;

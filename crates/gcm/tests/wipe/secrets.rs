@@ -7,6 +7,7 @@ use tare_gcm::{
     Tag,
 };
 
+use crate::common::paths;
 use crate::{heap, stack};
 
 const NONCE: [u8; 12] = [3; 12];
@@ -45,7 +46,7 @@ fn holds(stack: &[u8], secret: &[u8]) -> bool {
 
 #[test]
 fn a_new_key_leaves_no_key_bytes_on_the_stack() {
-    for path in Path::available() {
+    for path in paths() {
         for len in [16, 32] {
             let bytes = key_bytes(len);
             let (stack, key) = stack::after(|| Key::with_path(&bytes, path).map(Box::new));
@@ -59,7 +60,7 @@ fn a_new_key_leaves_no_key_bytes_on_the_stack() {
 
 #[test]
 fn messages_in_pieces_and_portable_ones_leave_no_tag_mask_and_no_plaintext_on_the_stack() {
-    for path in Path::available() {
+    for path in paths() {
         for key_len in [16, 32] {
             let bytes = key_bytes(key_len);
             let mask = tag_mask(&bytes);
@@ -174,7 +175,7 @@ fn whole_messages_and_batches_leave_no_secrets_on_the_stack() {
         ("open_each", open_five),
     ];
     let mut found = Vec::new();
-    for path in Path::available() {
+    for path in paths() {
         for key_len in [16, 32] {
             let bytes = key_bytes(key_len);
             let (key, mut secrets) = heap::key_and_secrets(&bytes, path);
