@@ -10,7 +10,8 @@ mod handover;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use tare_port::{Burst, Frame, Pool};
+use tare_packet::ethernet::HEADER as ETHERNET;
+use tare_port::{Burst, Frame, Pool, HEADROOM};
 use tare_sim::Instant;
 
 use crate::config::Config;
@@ -36,6 +37,17 @@ pub struct Node {
     tunnel: Burst,
     log: Vec<Record>,
     starved: u64,
+}
+
+/// Returns the state of an interface for frames of this pool: what no frame holds the gateway can
+/// neither receive nor send, and a probe of such a size would be missing like one that the path has
+/// dropped.
+fn held(state: InterfaceState, pool: &Pool) -> InterfaceState {
+    let most = pool.capacity().saturating_sub(HEADROOM + ETHERNET);
+    InterfaceState {
+        mtu: state.mtu.min(u16::try_from(most).unwrap_or(u16::MAX)),
+        ..state
+    }
 }
 
 /// The most records that wait to be taken.
@@ -87,6 +99,7 @@ impl Node {
         now: Instant,
     ) -> Result<Node, Error> {
         let workers = workers.max(1);
+        let (private, public) = (held(private, &pool), held(public, &pool));
         let (control, ids) = Control::new(config, private, public, workers, entropy, now)?;
         let forwarder = |id| {
             let tables = Arc::clone(control.tables());
@@ -174,6 +187,7 @@ impl Node {
 
     /// Takes over another state of an interface.
     pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
+        let state = held(state, &self.pool);
         self.control.interface_changed(now, id, state);
         self.tick(now);
     }

@@ -33,9 +33,9 @@ pub(crate) fn gateway(rounds: Option<&str>, seconds: Option<&str>) -> Result<(),
     provide()?;
     let folder = root().join("target/references");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let tare = ours()?;
+    let (tare, ports) = ours()?;
 
-    let mut tunnels = vec![Tunnel::None, Tunnel::Tare(tare)];
+    let mut tunnels = vec![Tunnel::None, Tunnel::Tare(tare), Tunnel::Ports(ports)];
     for installed in [
         reference::boringtun(&folder),
         reference::wireguard_go(&folder),
@@ -49,8 +49,9 @@ pub(crate) fn gateway(rounds: Option<&str>, seconds: Option<&str>) -> Result<(),
     let mut running = Vec::new();
     for wires in [Wires::Frames, Wires::Offloaded] {
         for tunnel in &tunnels {
-            // Ours handles frames one by one, with or without offloads.
-            if wires == Wires::Offloaded && matches!(tunnel, Tunnel::Tare(_)) {
+            // Ours handle frames one by one, with or without offloads.
+            let is_ours = matches!(tunnel, Tunnel::Tare(_) | Tunnel::Ports(_));
+            if wires == Wires::Offloaded && is_ours {
                 continue;
             }
             let testbed = Testbed::new(running.len(), wires)?;
@@ -92,7 +93,7 @@ fn table(running: &[Running], rates: &[Vec<f64>], rounds: u32, seconds: u32) -> 
         .position(|running| matches!(running.tunnel, Tunnel::Tare(_)));
     for (running, own) in running.iter().zip(rates) {
         let ratio = match (ours, &running.tunnel) {
-            (Some(ours), Tunnel::None | Tunnel::WireGuard { .. }) => {
+            (Some(ours), Tunnel::None | Tunnel::Ports(_) | Tunnel::WireGuard { .. }) => {
                 let ratios = rates[ours].iter().zip(own).map(|(ours, it)| ours / it);
                 statistics::summary(ratios.collect(), 2)
             }
@@ -108,16 +109,16 @@ fn table(running: &[Running], rates: &[Vec<f64>], rounds: u32, seconds: u32) -> 
     text
 }
 
-/// The command, built as it is released.
-fn ours() -> Result<PathBuf, String> {
-    step(
-        "tare",
-        "cargo",
-        &["build", "--release", "--locked", "-p", "tare"],
-    )?;
+/// The command, built as it is released, and the example of the ports.
+fn ours() -> Result<(PathBuf, PathBuf), String> {
+    let build = ["build", "--release", "--locked"];
+    step("tare", "cargo", &[&build[..], &["-p", "tare"]].concat())?;
+    let example = ["-p", "tare-port", "--example", "between"];
+    step("ports", "cargo", &[&build[..], &example].concat())?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.unwrap_or_else(|| root().join("target"));
-    Ok(root().join(target).join("release/tare"))
+    let release = root().join(target).join("release");
+    Ok((release.join("tare"), release.join("examples/between")))
 }
 
 /// Programs that this needs and tests do not.

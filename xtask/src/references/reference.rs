@@ -21,6 +21,8 @@ pub(super) enum Tunnel {
     None,
     /// Ours, the command.
     Tare(PathBuf),
+    /// Our ports with nothing between them: the example that passes frames on as they are.
+    Ports(PathBuf),
     /// One that carries WireGuard through a TUN device.
     WireGuard {
         /// With its version.
@@ -36,6 +38,7 @@ impl Tunnel {
         match self {
             Tunnel::None => "routing, no tunnel",
             Tunnel::Tare(_) => "tare gateway",
+            Tunnel::Ports(_) => "frames passed on as they are, AF_XDP",
             Tunnel::WireGuard { name, .. } => name,
         }
     }
@@ -142,6 +145,7 @@ impl Running {
         match self.tunnel.clone() {
             Tunnel::None => self.start_routing()?,
             Tunnel::Tare(program) => self.start_tare(&program)?,
+            Tunnel::Ports(program) => self.start_ports(&program)?,
             Tunnel::WireGuard {
                 program, arguments, ..
             } => self.start_wireguard(&program, arguments)?,
@@ -190,6 +194,17 @@ impl Running {
             let mut run = Command::new(program);
             run.args(["gateway", "run", &path, "--status-socket"])
                 .arg(socket);
+            self.testbed.keep(place, &run, &self.log(side))?;
+        }
+        Ok(())
+    }
+
+    /// Lets client and server take each other for their gateways, and passes frames on.
+    fn start_ports(&mut self, program: &Path) -> Result<(), String> {
+        self.testbed.join_hosts()?;
+        for (side, place) in GATEWAYS.into_iter().enumerate() {
+            let mut run = Command::new(program);
+            run.args(["private", "public"]);
             self.testbed.keep(place, &run, &self.log(side))?;
         }
         Ok(())

@@ -115,12 +115,31 @@ impl Testbed {
         self.sysctl(GATEWAYS[side], "net.ipv4.ip_forward=1")
     }
 
+    /// Gives client and server each other's MAC address for that of their gateway.
+    pub(super) fn join_hosts(&self) -> Result<(), String> {
+        for (side, (host, other)) in [(CLIENT, SERVER), (SERVER, CLIENT)].into_iter().enumerate() {
+            let address = self.answer(other, "cat /sys/class/net/lan/address")?;
+            let net = 16 + side;
+            let entry = format!(
+                "ip neigh add 172.{net}.0.10 lladdr {} dev lan",
+                address.trim()
+            );
+            self.run(host, &entry)?;
+        }
+        Ok(())
+    }
+
     fn sysctl(&self, place: &str, setting: &str) -> Result<(), String> {
         self.run(place, &format!("sysctl -qw {setting}"))
     }
 
     /// Runs a command in a namespace to its end.
     pub(super) fn run(&self, place: &str, command: &str) -> Result<(), String> {
+        self.answer(place, command).map(drop)
+    }
+
+    /// The same; returns what it wrote to its standard output.
+    fn answer(&self, place: &str, command: &str) -> Result<String, String> {
         ip(&format!("netns exec {} {command}", self.space(place)))
     }
 
@@ -218,15 +237,15 @@ pub(super) fn remove_leftovers() {
     }
 }
 
-/// Runs `ip`, or what it runs; its failure is an error with what it said.
-fn ip(words: &str) -> Result<(), String> {
+/// Runs `ip`, or what it runs, and returns its output; its failure is an error with what it said.
+fn ip(words: &str) -> Result<String, String> {
     let output = Command::new("ip")
         .args(words.split(' '))
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("ip could not be started: {error}"))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     Err(format!("ip {words}: {}", errors.trim()))

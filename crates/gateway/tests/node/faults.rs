@@ -174,11 +174,11 @@ fn an_interface_that_goes_down_comes_back_as_it_was_or_with_another_address() {
         now,
         InterfaceId::Private,
         InterfaceState {
-            mtu: 9000,
+            mtu: 1600,
             ..link(PRIVATE[0])
         },
     );
-    assert_eq!(testbed.node(0).control().tables().private.mtu, 9000);
+    assert_eq!(testbed.node(0).control().tables().private.mtu, 1600);
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tare_gateway::dataplane::DropReason;
+use tare_gateway::{InterfaceId, InterfaceState};
 use tare_packet::ethernet::HEADER;
 
 use crate::neighbors::{outbound, path_mtu, too_big4_about};
-use crate::testbed::{file, packet, parse, route4, Testbed, KEY};
+use crate::testbed::{file, link, packet, parse, route4, Testbed, KEY, PUBLIC};
 
 /// Bytes by which the path MTU that is found may be below the true one.
 const CLOSE: u16 = 8;
@@ -60,6 +61,27 @@ fn a_path_that_becomes_narrow_is_noticed_and_one_that_becomes_wide_is_used() {
     testbed.set_path(0, usize::MAX);
     testbed.run_for(620.0);
     assert_eq!(path_mtu(&mut testbed), 1500);
+}
+
+/// A probe of that size would not leave, and its loss is not the path's.
+#[test]
+fn an_interface_that_takes_more_than_a_frame_holds_narrows_no_path() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    for side in [0, 1] {
+        let now = testbed.time_of(side);
+        let wide = InterfaceState {
+            mtu: 9000,
+            ..link(PUBLIC[side])
+        };
+        let node = testbed.node(side);
+        node.interface_changed(now, InterfaceId::Public, wide);
+    }
+    for _ in 0..60 {
+        testbed.run_for(1.0);
+        let found = path_mtu(&mut testbed);
+        assert!((1500..2048).contains(&found), "{found}");
+    }
 }
 
 #[test]

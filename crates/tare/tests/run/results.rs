@@ -106,6 +106,15 @@ fn verdicts_are_results_and_exit_with_1_only_if_asked() {
     }
 }
 
+/// These are computed in virtual time, so that no machine misses them.
+#[test]
+fn vita_s_targets_in_virtual_time_are_held() {
+    let folder = folder();
+    let run = ["run", "vita/events", "vita/ramp", "--quick", "--strict"];
+    let done = output(folder.path(), &run);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stdout));
+}
+
 #[test]
 fn a_run_stops_when_all_is_decided_and_rounds_fix_their_number() {
     let folder = folder();
