@@ -41,7 +41,7 @@ pub(crate) struct Emulated {
     pub(crate) left_out: &'static str,
 }
 
-/// The variable that says so to those tests.
+/// The environment variable that names it to those tests.
 const PATH_LEFT_OUT: &str = "TARE_GCM_LEFT_OUT";
 
 const EMULATED: [Emulated; 3] = [

@@ -38,6 +38,18 @@ pub struct InterfaceState {
     pub up: bool,
 }
 
+impl InterfaceState {
+    /// Returns the same with an MTU of at most `most` bytes, the longest packet that a frame holds.
+    /// The gateway can neither receive nor send longer ones, and a probe of the path MTU that was
+    /// never sent would count as one that the path has dropped.
+    pub(crate) fn limited_to(self, most: usize) -> InterfaceState {
+        InterfaceState {
+            mtu: self.mtu.min(u16::try_from(most).unwrap_or(u16::MAX)),
+            ..self
+        }
+    }
+}
+
 /// An interface as workers see it: our addresses and those of the next hops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceView {

@@ -39,15 +39,9 @@ pub struct Node {
     starved: u64,
 }
 
-/// Returns the state of an interface for frames of this pool: what no frame holds the gateway can
-/// neither receive nor send, and a probe of such a size would be missing like one that the path has
-/// dropped.
-fn held(state: InterfaceState, pool: &Pool) -> InterfaceState {
-    let most = pool.capacity().saturating_sub(HEADROOM + ETHERNET);
-    InterfaceState {
-        mtu: state.mtu.min(u16::try_from(most).unwrap_or(u16::MAX)),
-        ..state
-    }
+/// Returns the longest packet, in bytes, that a frame of this pool holds.
+fn longest(pool: &Pool) -> usize {
+    pool.capacity().saturating_sub(HEADROOM + ETHERNET)
 }
 
 /// The most records that wait to be taken.
@@ -99,7 +93,8 @@ impl Node {
         now: Instant,
     ) -> Result<Node, Error> {
         let workers = workers.max(1);
-        let (private, public) = (held(private, &pool), held(public, &pool));
+        let most = longest(&pool);
+        let (private, public) = (private.limited_to(most), public.limited_to(most));
         let (control, ids) = Control::new(config, private, public, workers, entropy, now)?;
         let forwarder = |id| {
             let tables = Arc::clone(control.tables());
@@ -187,7 +182,7 @@ impl Node {
 
     /// Takes over another state of an interface.
     pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
-        let state = held(state, &self.pool);
+        let state = state.limited_to(longest(&self.pool));
         self.control.interface_changed(now, id, state);
         self.tick(now);
     }

@@ -1,5 +1,5 @@
-//! Frames between two interfaces, both ways and unchanged, on one thread: the cost of the ports
-//! alone, for what a program does with the frames to be compared with it.
+//! Passes frames between two interfaces, in both directions and unchanged, on one thread: the cost
+//! of the ports alone, as a reference for programs that work on the frames.
 //!
 //! `between FIRST SECOND` runs until it is ended. It waits as the gateway does: after 128 rounds
 //! without a frame it sleeps until there is one. Needs root.

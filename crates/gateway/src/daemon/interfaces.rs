@@ -104,14 +104,10 @@ impl Interfaces {
         let longest = usize::from(private.0.mtu.max(public.0.mtu)) + ETHERNET;
         let fits = |capacity: &usize| capacity - LOST >= longest;
         let capacity = CAPACITIES.into_iter().find(fits).unwrap_or(CAPACITIES[2]);
-        let most = (capacity - LOST - ETHERNET) as u16;
-        let link = |link: InterfaceState| InterfaceState {
-            mtu: link.mtu.min(most),
-            ..link
-        };
+        let most = capacity - LOST - ETHERNET;
         Interfaces {
-            private: link(private.0),
-            public: link(public.0),
+            private: private.0.limited_to(most),
+            public: public.0.limited_to(most),
             plan: Arc::new(Plan {
                 private: private.1,
                 public: public.1,

@@ -63,7 +63,7 @@ fn a_path_that_becomes_narrow_is_noticed_and_one_that_becomes_wide_is_used() {
     assert_eq!(path_mtu(&mut testbed), 1500);
 }
 
-/// A probe of that size would not leave, and its loss is not the path's.
+/// A probe longer than a frame cannot be sent, and must not count as lost on the path.
 #[test]
 fn an_interface_that_takes_more_than_a_frame_holds_narrows_no_path() {
     let mut testbed = Testbed::plain("");

@@ -12,7 +12,7 @@ const LEFT_OUT: &str = "TARE_GCM_LEFT_OUT";
 
 /// The paths of this processor, without the one that [`LEFT_OUT`] names. Those that it cannot run
 /// are named once, past the test runner's capture: what is not tested must be seen.
-pub(crate) fn paths() -> impl Iterator<Item = Path> {
+pub(crate) fn paths() -> Vec<Path> {
     static NAMED: Once = Once::new();
     NAMED.call_once(|| {
         for path in Path::ALL.into_iter().filter(|path| !path.is_available()) {
@@ -24,5 +24,8 @@ pub(crate) fn paths() -> impl Iterator<Item = Path> {
         }
     });
     let left_out = std::env::var(LEFT_OUT).ok();
-    Path::available().filter(move |path| left_out.as_deref() != Some(&path.to_string()))
+    let paths = Path::available().filter(|path| left_out.as_deref() != Some(&path.to_string()));
+    let paths: Vec<Path> = paths.collect();
+    assert!(!paths.is_empty(), "{LEFT_OUT} leaves no path to test");
+    paths
 }

@@ -470,6 +470,7 @@ fn report() {
             .append(true)
             .open(file);
         let lines: String = paths()
+            .into_iter()
             .map(|path| format!("gcm counted {path}\n"))
             .collect();
         file.unwrap().write_all(lines.as_bytes()).unwrap();

@@ -146,7 +146,7 @@ pub(crate) fn key_and_secrets(bytes: &[u8], path: Path) -> (Key, Vec<[u8; 16]>) 
 
 #[test]
 fn a_dropped_key_is_nowhere_in_memory() {
-    for path in paths().filter(|&path| path != Path::Portable) {
+    for path in paths().into_iter().filter(|&path| path != Path::Portable) {
         for len in [16, 32] {
             let mut bytes: Vec<u8> = (0..len).map(key_byte).collect();
             let key = Key::with_path(&bytes, path).expect("an available path");
