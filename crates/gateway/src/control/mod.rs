@@ -493,6 +493,9 @@ impl Control {
                     self.proofs.push(route);
                     self.watched.insert(route);
                 }
+                Event::Watch { route } => {
+                    self.watched.insert(route);
+                }
                 Event::Unanswered { route, failures } => {
                     self.watched.insert(route);
                     let entry = self.routes.entry(route);

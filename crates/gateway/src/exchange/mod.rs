@@ -191,6 +191,12 @@ pub enum Event {
         /// The route.
         route: usize,
     },
+    /// Report which inbound SAs of the route are used ([`Exchange::used`]), as long as it is
+    /// [`Exchange::unconfirmed`].
+    Watch {
+        /// The route.
+        route: usize,
+    },
     /// For the log: a negotiation ran out of time. Another follows.
     Unanswered {
         /// The route.
@@ -295,7 +301,8 @@ impl Exchange {
     /// answers to 50 knocks, and while it negotiates 50 proposals and the check of 100 agreements;
     /// per second and source 1,000 answers, 1,000 handshakes, and 62,500 first looks at proposals.
     /// Messages of a gateway like this one carry a mark that such an attacker cannot make, and have
-    /// limits of their own. Nothing that is not authentic changes anything but a negotiation that
+    /// limits of their own; while its packets arrive, 1,000 unmarked proposals of its route get a
+    /// first look per second. Nothing that is not authentic changes anything but a negotiation that
     /// is running, and that goes on with the peer.
     pub fn receive(&mut self, now: Instant, from: IpAddr, message: &[u8], events: &mut Vec<Event>) {
         let now = self.shared.clock.inside(now);
@@ -381,9 +388,11 @@ impl Exchange {
     }
 
     /// Returns true if the route waits for packets of its peer: as the proof that the peer has an
-    /// SA, or that it is there although negotiations fail.
+    /// SA, or that it is there although negotiations fail or forged proposals arrive.
     pub fn unconfirmed(&self, route: usize) -> bool {
-        self.routes.get(&route).is_some_and(Route::is_watched)
+        let now = self.shared.clock.last();
+        let route = self.routes.get(&route);
+        route.is_some_and(|route| route.is_watched(now))
     }
 
     /// Negotiates new keys for the route early: its sequence numbers are running out, or

@@ -18,6 +18,9 @@ use super::sightings::window;
 use super::{Event, Negotiation, RouteKeys, SaKeys};
 use initiator::Initiator;
 
+/// The time between two of [`Event::Watch`] while forged proposals arrive.
+const WATCH: Duration = Duration::from_secs(5);
+
 pub(crate) struct Route {
     pub(crate) keys: RouteKeys,
     pub(crate) sas: Sas,
@@ -39,6 +42,10 @@ pub(crate) struct Route {
     flooded: Option<Instant>,
     /// The time at which the data plane last reported authentic packets of the peer.
     heard: Option<Instant>,
+    /// First looks at unmarked proposals while packets arrive from a peer that marks its messages.
+    doubtful: TokenBucket,
+    /// The time of the last [`Event::Watch`].
+    watched: Option<Instant>,
     phase: Phase,
     /// Of the inbound SA under negotiation. Kept until that succeeds: a peer that made an SA of an
     /// earlier proposal replaces it then.
@@ -82,6 +89,8 @@ impl Route {
             strays: TokenBucket::new(Duration::from_millis(10), 50),
             flooded: None,
             heard: None,
+            doubtful: TokenBucket::new(Duration::from_millis(1), 100),
+            watched: None,
             phase: Phase::Idle,
             spi: None,
             offered: false,
@@ -221,9 +230,19 @@ impl Route {
             psk: &self.keys.psk,
         };
         if !is_marked {
+            // While its packets arrive, a peer that marks its proposals was not replaced by one
+            // that does not, and others are forged.
+            if self.peer_marks && self.hears(now, shared) {
+                within(&mut self.doubtful, now)?;
+            }
             within(&mut shared.source(self.keys.remote).looks, now)?;
             let gate = self.gate.get_or_insert_with(|| Gate::new(&terms));
             if !gate.admits(proposal) {
+                if self.peer_marks && self.watched.is_none_or(|at| now.since(at) >= WATCH) {
+                    self.watched = Some(now);
+                    let route = self.keys.route;
+                    events.push(Event::Watch { route });
+                }
                 return Err(DropReason::Authentication);
             }
         }
@@ -286,8 +305,9 @@ impl Route {
     }
 
     /// Returns true if the data plane should report which inbound SAs are used.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.failures > 0 || self.sas.unconfirmed()
+    pub(crate) fn is_watched(&self, now: Instant) -> bool {
+        let is_forged = self.watched.is_some_and(|at| now.since(at) < 2 * WATCH);
+        self.failures > 0 || self.sas.unconfirmed() || is_forged
     }
 
     /// Returns true if packets of the peer arrive: it is there, whatever becomes of messages.

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_gateway::exchange::{Settings, Timers};
+use tare_gateway::exchange::{DropReason, Settings, Timers};
 use tare_sim::{Instant, NodeId, Testbed};
 
 use crate::noise::message;
@@ -418,6 +418,108 @@ fn one_source_has_limits_over_all_its_routes() {
     assert!((1950..=2001).contains(&answered), "{answered}");
     end.receive(now, other, &message(2001, 11, &[&version]));
     assert_eq!(end.exchange.counters().knocks, answered + 1);
+}
+
+/// Two gateways with SAs, and 50,000 forged proposals per second that arrive at the first.
+struct Forged {
+    gateway: Gateway,
+    random: tare_sim::Random,
+    now: Instant,
+}
+
+impl Forged {
+    fn new() -> Forged {
+        let (mut a, mut b) = (Gateway::single(A, B, 1), Gateway::single(B, A, 2));
+        let now = Instant::ZERO + Duration::from_secs(1);
+        a.tick(now);
+        deliver(now, &mut a, &mut b);
+        let random = tare_sim::Random::new(7);
+        Forged {
+            gateway: a,
+            random,
+            now,
+        }
+    }
+
+    /// A millisecond of it. Where packets of the peer arrive, that is reported once per second.
+    fn step(&mut self, per_ms: usize, is_heard: bool) {
+        self.now += Duration::from_millis(1);
+        for _ in 0..per_ms {
+            let mut body = [0; 80];
+            self.random.fill(&mut body);
+            let forged = message(1001, 13, &[&body]);
+            self.gateway.receive(self.now, B, &forged);
+        }
+        let second = Duration::from_secs(1).as_nanos() as u64;
+        let is_due = self.now.as_nanos().is_multiple_of(second);
+        if is_heard && is_due && self.gateway.exchange.unconfirmed(0) {
+            let (now, spi) = (self.now, *self.gateway.inbound.keys().next().unwrap());
+            self.gateway
+                .with(|exchange, events| exchange.used(now, spi, events));
+        }
+    }
+
+    /// The proposals that a hash and a decryption were spent on.
+    fn looks(&self) -> u64 {
+        let counters = self.gateway.exchange.counters();
+        counters.dropped(DropReason::Authentication)
+    }
+}
+
+/// Marked proposals are what such a peer sends, so few others are looked at, a second after the
+/// first forgery; where it is silent all are.
+#[test]
+fn forged_proposals_cost_little_while_packets_of_the_peer_arrive() {
+    for is_heard in [true, false] {
+        let mut forged = Forged::new();
+        (0..1100).for_each(|_| forged.step(50, is_heard));
+        let before = forged.looks();
+        // Longer than the time for which the route is watched.
+        (0..30_000).for_each(|_| forged.step(50, is_heard));
+        let looks = forged.looks() - before;
+        match is_heard {
+            true => assert!((29_000..30_200).contains(&looks), "{looks}"),
+            false => assert_eq!(looks, 50 * 30_000),
+        }
+    }
+    // It is not watched for ever.
+    let mut forged = Forged::new();
+    (0..2000).for_each(|_| forged.step(50, true));
+    assert!(forged.gateway.exchange.unconfirmed(0));
+    (0..11_000).for_each(|_| forged.step(0, true));
+    assert!(!forged.gateway.exchange.unconfirmed(0));
+}
+
+/// A peer that made marks is replaced by one that makes none: at once, or as soon as packets under
+/// the old SAs have been missing for the time of a negotiation.
+#[test]
+fn a_peer_that_makes_no_marks_takes_the_place_of_one_that_did() {
+    for (per_ms, within) in [(0, 100), (50, 7000)] {
+        let mut forged = Forged::new();
+        (0..3000).for_each(|_| forged.step(per_ms, true));
+        let before = forged.gateway.outbound[&0].spi;
+        let mut peer = Gateway::single(B, A, 3);
+        let mut took = 0;
+        while forged.gateway.outbound[&0].spi == before {
+            took += 1;
+            assert!(took <= within, "{per_ms}: {:?}", peer.exchange.counters());
+            forged.step(per_ms, false);
+            let now = forged.now;
+            peer.tick(now);
+            for message in peer.take() {
+                forged.gateway.receive(now, B, &unmarked(&message));
+            }
+            forged.gateway.tick(now);
+            for message in forged.gateway.take() {
+                peer.receive(now, A, &unmarked(&message));
+            }
+            if let Some(spi) = peer.outbound.get(&0).map(|sa| sa.spi) {
+                forged
+                    .gateway
+                    .with(|exchange, events| exchange.used(now, spi, events));
+            }
+        }
+    }
 }
 
 /// Negotiations fail, but packets of the peer arrive: it is there, and asked without a pause.

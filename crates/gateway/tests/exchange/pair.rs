@@ -182,6 +182,7 @@ impl Gateway {
                 assert!(self.outbound.contains_key(&route));
                 self.dummies += 1;
             }
+            Event::Watch { route } => assert!(self.exchange.unconfirmed(route)),
             Event::Unanswered { route, failures } => {
                 self.log
                     .push(format!("route {route}: {failures} unanswered"));

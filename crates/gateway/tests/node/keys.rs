@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use tare_gateway::control::RouteStatus;
-use tare_sim::LineConfig;
+use tare_gateway::exchange::{DropReason, PORT};
+use tare_packet::frame;
+use tare_sim::{LineConfig, Random};
 
-use crate::testbed::{file, parse, route4, Testbed, KEY};
+use crate::testbed::{file, parse, route4, Testbed, KEY, PUBLIC};
 
 /// Short lives, so that hours hold many.
 const SHORT: &str = "negotiation-ttl 2; sa-ttl 16;";
@@ -57,6 +59,46 @@ fn hours_of_changing_keys_lose_no_packet() {
         assert!(status.routes[0].inbound.len() <= 4);
     }
     assert_eq!(testbed.taken(), 0);
+}
+
+/// The data plane is asked whether packets of the peer arrive, which marks its proposals: those
+/// without a mark are not worth a look then.
+#[test]
+fn forged_proposals_get_few_looks_while_the_peer_s_packets_arrive() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    testbed.restart_counting();
+    // The SAs are beyond doubt, so nothing else watches them.
+    testbed.load(20.0, Duration::from_millis(10));
+    let mut random = Random::new(7);
+    let mut flood = |testbed: &mut Testbed| -> u64 {
+        let looks = |testbed: &mut Testbed| {
+            let counters = testbed.node(0).control().exchange_counters();
+            counters.dropped(DropReason::Authentication)
+        };
+        let before = looks(testbed);
+        for n in 0..10_000 {
+            let mut message = [1001u32.to_be_bytes(), [13, 0, 0, 0]].concat();
+            let mut body = [0; 80];
+            random.fill(&mut body);
+            message.extend(body);
+            let (src, dst) = ("192.0.2.17".parse().unwrap(), "192.0.2.16".parse().unwrap());
+            let frame = frame::udp(PUBLIC[0], PUBLIC[1], src, dst, PORT, &message).unwrap();
+            testbed.inject(0, &frame);
+            if n % 4 == 0 {
+                testbed.run_for(0.001);
+            }
+            if n % 40 == 0 {
+                testbed.send(1, false);
+            }
+        }
+        looks(testbed) - before
+    };
+    flood(&mut testbed);
+    // A second's, and what was saved up for the first.
+    let looks = flood(&mut testbed);
+    assert!(looks < 2_700, "{looks} of 10,000");
+    assert_eq!(testbed.lost(), [0, 0]);
 }
 
 /// Vita writes padding of zeros, and manual keys are for peers that follow RFC 4303.

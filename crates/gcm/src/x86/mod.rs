@@ -24,6 +24,7 @@ pub(crate) use copy::{copy_in, copy_out};
 use crate::kernel::Kernel;
 use crate::Path;
 use core::arch::x86_64::__cpuid_count;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Returns true if this processor can run the path.
 pub(crate) fn is_available(path: Path) -> bool {
@@ -51,15 +52,33 @@ cpufeatures::new!(
 
 /// Returns true for VAES and VPCLMULQDQ on registers of 256 bits. (`cpufeatures` wants AVX-512 for
 /// both, which Alder Lake and Zen 3 lack.)
+///
+/// The processor is asked once: a hypervisor answers CPUID in microseconds, which is many times
+/// what making a key takes.
 fn has_vaes() -> bool {
+    const UNKNOWN: u8 = u8::MAX;
+    static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match FOUND.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            // AVX2 is in the same leaf, so there is one.
+            let found = aesni::get() && avx2::get() && leaf_7_has_vaes();
+            // Other threads find the same.
+            FOUND.store(u8::from(found), Ordering::Relaxed);
+            found
+        }
+        found => found != 0,
+    }
+}
+
+/// Executes CPUID.
+fn leaf_7_has_vaes() -> bool {
     /// Bits of ECX in leaf 7.
     const VAES: u32 = 1 << 9;
     const VPCLMULQDQ: u32 = 1 << 10;
-    // AVX2 is in the same leaf, so there is one.
-    aesni::get() && avx2::get() && {
-        let found = __cpuid_count(7, 0).ecx;
-        found & VAES != 0 && found & VPCLMULQDQ != 0
-    }
+    #[cfg(test)]
+    tests::ASKED.fetch_add(1, Ordering::Relaxed);
+    let found = __cpuid_count(7, 0).ecx;
+    found & VAES != 0 && found & VPCLMULQDQ != 0
 }
 
 /// Returns the kernel of a path and a key of 16 or 32 bytes; `None` for paths of other processors.
@@ -109,6 +128,31 @@ pub(crate) fn prefetch(line: *const u8) {
 mod tests {
     use super::*;
     use crate::schedule::Schedule;
+    use core::sync::atomic::AtomicUsize;
+    use std::sync::Barrier;
+
+    /// Executions of CPUID.
+    pub(super) static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+    /// Each of several threads may ask before another has stored what it found, and no more.
+    #[test]
+    fn making_keys_does_not_execute_cpuid() {
+        const THREADS: usize = 4;
+        let start = Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    start.wait();
+                    for n in 0..1000 {
+                        crate::Key::new(&[n as u8; 16]).unwrap();
+                    }
+                });
+            }
+        });
+        // Other tests of this process ask too, each in a thread of its own.
+        let asked = ASKED.load(Ordering::Relaxed);
+        assert!(asked < 100, "{asked}");
+    }
 
     /// Seals and opens a message in one call.
     fn whole(kernel: &Kernel, seal: bool, aad: &[u8], data: &[u8]) -> (Vec<u8>, u128) {
