@@ -110,7 +110,7 @@ fn build() -> Result<Vec<Binary>, String> {
         // Without the libraries that take minutes to build.
         (
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
-            "--cfg tare_emulated",
+            "--cfg tare_without_references",
         ),
     ];
     binaries::build_by(&arguments, &variables)

@@ -3,14 +3,14 @@
 
 mod common;
 
-#[cfg(not(tare_emulated))]
+#[cfg(not(tare_without_references))]
 use aws_lc_rs::aead::{self, LessSafeKey, UnboundKey};
 use common::paths;
 use proptest::prelude::*;
 use tare_gcm::{Error, Key, Nonce, Path, SharedRead, SharedWrite, Tag};
 
 /// The result of the portable path, which is that of the `aes` and `ghash` crates.
-#[cfg(tare_emulated)]
+#[cfg(tare_without_references)]
 fn reference(key: &[u8], nonce: [u8; 12], aad: &[u8], plaintext: &[u8]) -> (Vec<u8>, [u8; 16]) {
     let key = Key::with_path(key, Path::Portable).unwrap();
     let mut data = plaintext.to_vec();
@@ -19,7 +19,7 @@ fn reference(key: &[u8], nonce: [u8; 12], aad: &[u8], plaintext: &[u8]) -> (Vec<
 }
 
 /// The result of aws-lc-rs.
-#[cfg(not(tare_emulated))]
+#[cfg(not(tare_without_references))]
 fn reference(key: &[u8], nonce: [u8; 12], aad: &[u8], plaintext: &[u8]) -> (Vec<u8>, [u8; 16]) {
     let algorithm = if key.len() == 16 {
         &aead::AES_128_GCM
