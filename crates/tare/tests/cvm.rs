@@ -499,8 +499,12 @@ fn the_kernel_and_the_host_merge_the_same_stream_alike() {
     let (packets, by_host) = sent_through_a_cable("prpr", "off");
     assert!(packets >= least, "{packets} packets");
     let (by_kernel, frames) = sent_through_a_cable("baseline-gro", "on");
-    // The acknowledgement of the handshake and the like are frames of their own.
-    assert!(frames.abs_diff(by_kernel) <= 2, "{by_kernel} {frames}");
+    // What the kernel merged arrives as it is. On a busy machine the counts differ by a few: each
+    // side's end at a moment of its own, and a packet that is dropped is in the host's alone.
+    assert!(
+        frames.abs_diff(by_kernel) * 20 <= by_kernel,
+        "{by_kernel} {frames}"
+    );
     // On a busy machine fewer of them have come when either looks.
     assert!(by_host * 3 < packets * 2, "{by_host} of {packets}");
     assert!(by_kernel * 3 < packets * 2, "{by_kernel} of {packets}");
