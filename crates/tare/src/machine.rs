@@ -149,7 +149,11 @@ impl Feature {
             ),
             Feature::GcmPath(path) => (
                 format!("this processor lacks the instructions of the path {path}"),
-                "a processor with VAES and VPCLMULQDQ (Intel Ice Lake, AMD Zen 3 or later), or a hypervisor that passes them on",
+                match path {
+                    Path::Vaes512 => "a processor with AVX-512, VAES and VPCLMULQDQ (Intel Ice Lake, AMD Zen 4 or later), or a hypervisor that passes them on",
+                    Path::Vaes256 => "a processor with VAES and VPCLMULQDQ (Intel Ice Lake, AMD Zen 3 or later), or a hypervisor that passes them on",
+                    _ => "a processor with AES-NI and PCLMULQDQ (Intel Westmere, AMD Bulldozer or later), or a hypervisor that passes them on",
+                },
             ),
             Feature::References => (
                 "this build of tare has no other libraries to compare with".into(),
@@ -375,7 +379,24 @@ fn runs(program: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::says_tls;
+    use tare_gcm::Path;
+
+    use super::{says_tls, Feature};
+
+    /// The remedy for a missing AVX-512 is not a processor like this one.
+    #[test]
+    fn each_path_of_the_cipher_names_the_instructions_that_it_needs() {
+        for (path, needs) in [
+            (Path::Vaes512, "AVX-512, VAES and VPCLMULQDQ"),
+            (Path::Vaes256, "a processor with VAES and VPCLMULQDQ"),
+            (Path::AesNi, "AES-NI and PCLMULQDQ"),
+            (Path::Neon, "AArch64"),
+        ] {
+            let remedy = Feature::GcmPath(path).missing().remedy;
+            let remedy = remedy.unwrap_or_default();
+            assert!(remedy.contains(needs), "{path}: {remedy}");
+        }
+    }
 
     #[test]
     fn a_server_without_tls_is_told_by_what_it_says() {
