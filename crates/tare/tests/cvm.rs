@@ -499,8 +499,8 @@ fn the_kernel_and_the_host_merge_the_same_stream_alike() {
     let (packets, by_host) = sent_through_a_cable("prpr", "off");
     assert!(packets >= least, "{packets} packets");
     let (by_kernel, frames) = sent_through_a_cable("baseline-gro", "on");
-    // What the kernel merged arrives as it is. On a busy machine the counts differ by a few: each
-    // side's end at a moment of its own, and a packet that is dropped is in the host's alone.
+    // What the kernel merged arrives as it is, an eighth of the packets without. The bound is wide
+    // because the counts were once 4 apart on a busy machine, for a reason that is not known.
     assert!(
         frames.abs_diff(by_kernel) * 20 <= by_kernel,
         "{by_kernel} {frames}"
