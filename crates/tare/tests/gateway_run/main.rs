@@ -339,6 +339,39 @@ fn an_interface_that_goes_down_and_up_costs_only_the_packets_of_that_time() {
     }
 }
 
+/// The frames are 36 ms of 50,000 per second: on a busy machine, a worker may be off its processor
+/// for that long.
+#[test]
+fn frames_that_arrive_while_a_worker_does_not_run_wait_for_it() {
+    const FRAMES: u64 = 1800;
+    for io in ["auto", "packet"] {
+        let Some(mut bed) = Testbed::new(&["--io", io]) else {
+            return;
+        };
+        bed.timers = "";
+        bed.up();
+        bed.wait_for_packets();
+        let forwarded = || bed.status(1)?["inbound"]["forwarded"].as_u64();
+        let without_room = || bed.status(0)?["workers"][0]["private"]["rx_dropped"].as_u64();
+        let before = (forwarded().unwrap(), without_room().unwrap());
+        let [from, to] = [bed.udp(0, 7003), bed.udp(1, 7003)];
+        let to = to.local_addr().unwrap();
+        bed.signal(0, Signal::STOP);
+        for n in 0..FRAMES {
+            from.send_to(b"here already", to).unwrap();
+            if n % 64 == 0 {
+                // The cable itself holds 256.
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        bed.signal(0, Signal::CONT);
+        bed.wait(10.0, "the frames to be forwarded", || {
+            (forwarded()? >= before.0 + FRAMES).then_some(())
+        });
+        assert_eq!(without_room(), Some(before.1), "over {io}");
+    }
+}
+
 #[test]
 fn slips_of_an_operator_are_refused_and_stop_nothing() {
     let Some(mut bed) = Testbed::new(&[]) else {

@@ -249,6 +249,26 @@ impl Testbed {
         serde_json::from_slice(&output.stdout).ok()
     }
 
+    /// Frames that the kernel dropped at either end of the cables.
+    pub(crate) fn dropped_by_cables(&self) -> u64 {
+        let dropped = |place: &str| -> u64 {
+            let table = self.inside(place, || {
+                fs::read_to_string("/proc/thread-self/net/dev").unwrap()
+            });
+            // The fourth column counts what was not received, the twelfth what was not sent.
+            let columns = table.lines().filter_map(|line| line.split_once(':'));
+            let of_both = |(_, counts): (&str, &str)| {
+                let counts: Vec<u64> = counts
+                    .split_whitespace()
+                    .map(|count| count.parse().unwrap())
+                    .collect();
+                counts[3] + counts[11]
+            };
+            columns.map(of_both).sum()
+        };
+        PLACES.into_iter().map(dropped).sum()
+    }
+
     pub(crate) fn signal(&self, side: usize, signal: Signal) {
         let child = self.gateways[side].as_ref().unwrap();
         // `ip netns exec` execs the program, so the process is the program's.
