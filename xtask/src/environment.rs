@@ -13,8 +13,9 @@ use std::process::Command;
 
 use crate::shell::root;
 
-/// Variables that change what programs print or where they look; those that end in `*` by their
-/// beginning.
+/// Variables that change what programs print or where they look, and those of xtask's own package,
+/// with which Cargo, run by xtask, would build `ring` again: its build script asks to be run when
+/// they change. Those that end in `*` by their beginning.
 const CLEARED: &[&str] = &[
     "LANG",
     "LANGUAGE",
@@ -33,6 +34,8 @@ const CLEARED: &[&str] = &[
     "PYTHON*",
     "QEMU_*",
     "TARE_*",
+    "CARGO_MANIFEST_*",
+    "CARGO_PKG_*",
 ];
 
 /// Clears the environment of this process, and so of all that it starts. The umask and standard
