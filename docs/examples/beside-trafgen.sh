@@ -48,8 +48,10 @@ by_tare() { # the highest of falling rates that is offered whole, for a second
         --threads 2 --json "$work/left.pcap" A B left "$work/right.pcap" B A right \
         >"$work/result" 2>"$work/log"; do
         rate=$((rate * 97 / 100))
+        echo "offered less than asked; next, $((rate / 1000000)) Mb/s" >&2
         [ "$rate" -gt 10000000 ] || { cat "$work/log" >&2; exit 1; }
     done
+    echo $((rate * 109 / 100)) >"$work/rate"
     python3 -c '
 import json, sys
 trial = json.load(open(sys.argv[1]))["trials"][0]
@@ -57,9 +59,11 @@ print(sum(stream["tx_packets"] for stream in trial["streams"]))' "$work/result"
 }
 
 echo "round  trafgen  tare loadtest  ratio"
+echo 1000000000 >"$work/rate"
 for round in $(seq "$rounds"); do
-    rate=1000000000
+    # Later rounds begin a little above what the last one reached.
+    rate=$(cat "$work/rate")
     # In variables, so that a failure of either ends the script.
     theirs=$(by_trafgen) ours=$(by_tare)
     echo "$round $theirs $ours"
-done | awk '{ printf "%5d %8.2f %14.2f %6.2f\n", $1, $2 / 1e6, $3 / 1e6, $3 / $2 }'
+done | awk '{ printf "%5d %8.2f %14.2f %6.2f\n", $1, $2 / 1e6, $3 / 1e6, $3 / $2; fflush() }'
