@@ -13,9 +13,9 @@ use std::process::Command;
 
 use crate::shell::root;
 
-/// Variables that change what programs print or where they look, and those of xtask's own package,
-/// with which Cargo, run by xtask, would build `ring` again: its build script asks to be run when
-/// they change. Those that end in `*` by their beginning.
+/// Variables that change what programs print or where they look; a name that ends in `*` stands for
+/// all that begin so. Cargo's describe the package of xtask itself: the build script of `ring` runs
+/// again whenever they change, so `cargo build` and `cargo xtask` in turn would build it each time.
 const CLEARED: &[&str] = &[
     "LANG",
     "LANGUAGE",
