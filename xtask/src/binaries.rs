@@ -1,8 +1,11 @@
 //! The workspace's test programs, built once and run under whatever is put before them.
 
+use std::io::{self, Read as _, Seek as _};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
+
+use wait4::{ResUse, Wait4 as _};
 
 use crate::jobs::Job;
 use crate::shell;
@@ -182,7 +185,7 @@ impl Binary {
         if !prefix.is_empty() {
             command.arg(&self.program);
         }
-        let output = command
+        command
             // With what passing tests print, as that says what was not tested.
             .args(["--nocapture", "--quiet"])
             .args(arguments)
@@ -191,24 +194,26 @@ impl Binary {
             .env("CARGO_PKG_NAME", &self.package)
             .envs(variables.iter().cloned())
             .current_dir(&self.folder)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| format!("{title}: {} could not be started: {error}", self.name))?;
-        let (name, took) = (&self.name, began.elapsed().as_secs_f64());
-        if !output.status.success() {
-            let said = said(&output);
+            .stdin(Stdio::null());
+        let name = &self.name;
+        let (said, end) = run_whole(&mut command)
+            .map_err(|error| format!("{title}: {name} could not be run: {error}"))?;
+        let took = began.elapsed().as_secs_f64();
+        if !end.status.success() {
             return Err(format!(
                 "{title}: {name} failed ({}) after {took:.1} s:\n{said}",
-                output.status
+                end.status
             ));
         }
-        let said = said(&output);
+        let processor = (end.rusage.utime + end.rusage.stime).as_secs_f64();
         let passed = said
             .lines()
             .find_map(|line| line.strip_prefix("test result: ok. "))
             .and_then(|line| line.split(';').next())
             .unwrap_or("no tests");
-        let mut shown = vec![format!("xtask: {title}: {name}: {passed} in {took:.1} s")];
+        let mut shown = vec![format!(
+            "xtask: {title}: {name}: {passed} in {took:.1} s, {processor:.1} s of processor time"
+        )];
         for line in said.lines().filter(|line| line.contains("NOT TESTED")) {
             let line = format!("    {}", line.trim());
             if !shown.contains(&line) {
@@ -221,9 +226,17 @@ impl Binary {
     }
 }
 
-fn said(output: &Output) -> String {
-    let out = String::from_utf8_lossy(&output.stdout).into_owned();
-    out + &String::from_utf8_lossy(&output.stderr)
+/// Runs a program to its end: both of its outputs as they were mixed, and its end with what it and
+/// the descendants that it waited for used.
+fn run_whole(command: &mut Command) -> io::Result<(String, ResUse)> {
+    let mut output = tempfile::tempfile()?;
+    command.stdout(output.try_clone()?);
+    command.stderr(output.try_clone()?);
+    let end = command.spawn()?.wait4()?;
+    let mut said = Vec::new();
+    output.rewind()?;
+    output.read_to_end(&mut said)?;
+    Ok((String::from_utf8_lossy(&said).into_owned(), end))
 }
 
 #[cfg(test)]
