@@ -522,15 +522,22 @@ fn a_trial_of_the_race_sees_what_the_unprotected_variant_lets_through() {
             let _ = writeln!(std::io::stderr(), "{notice}");
             continue;
         }
-        let counters = trial_of(
-            "cvmnet-race",
-            &format!(r#"{{"variant":"{variant}","duration":"200 ms"}}"#),
-        );
-        let count = |name: &str| counters[name].as_u64().unwrap();
         let is_protected = variant != "bifrost-unprotected";
-        assert!(count("operations") > 0, "{variant}: {counters}");
-        assert_eq!(count("unprotected"), u64::from(!is_protected), "{counters}");
-        assert_eq!(count("unnoticed"), 0, "{counters}");
-        assert_eq!(count("wrong") == 0, is_protected, "{variant}: {counters}");
+        // Longer ones where a busy machine lets nothing happen in a short one.
+        let seen = ["200 ms", "2 s", "20 s"].into_iter().any(|duration| {
+            let parameters = format!(r#"{{"variant":"{variant}","duration":"{duration}"}}"#);
+            let counters = trial_of("cvmnet-race", &parameters);
+            let count = |name: &str| counters[name].as_u64().unwrap();
+            assert_eq!(count("unprotected"), u64::from(!is_protected), "{counters}");
+            assert_eq!(count("unnoticed"), 0, "{counters}");
+            if is_protected {
+                assert_eq!(count("wrong"), 0, "{variant}: {counters}");
+            }
+            count("operations") > 0 && (is_protected || count("wrong") > 0)
+        });
+        assert!(
+            seen,
+            "{variant}: no operation, or none wrong without protection"
+        );
     }
 }
