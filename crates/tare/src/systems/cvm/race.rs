@@ -22,7 +22,7 @@ parameters! {
         duration: Duration = "1 s",
         /// the time after which the attack on an unprotected guest has failed: it ends at the first
         /// wrong byte
-        limit: Duration = "60 s",
+        limit: Duration = "300 s",
     }
 }
 
