@@ -1,5 +1,6 @@
 //! A guest that runs.
 
+use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
@@ -94,7 +95,8 @@ impl Guest {
     ///
     /// # Errors
     /// QEMU or its version is not right, or the guest ends or hangs: then with the last of its
-    /// console. A guest that is not what its flavour says is [`Error::Flavour`].
+    /// console. A guest that is not what its flavour says, or whose memory is certainly too small,
+    /// is [`Error::Flavour`].
     pub fn boot(
         hardware: &Hardware,
         kernel: &Kernel,
@@ -102,6 +104,7 @@ impl Guest {
         limit: Duration,
     ) -> Result<Guest, Error> {
         let version = Version::installed()?;
+        check_memory(hardware, kernel, initramfs)?;
         let began = Instant::now();
         let failed = |error: io::Error| Error::Qemu(error.to_string());
         let (monitor, its_monitor) = UnixStream::pair().map_err(failed)?;
@@ -349,6 +352,25 @@ impl Drop for Guest {
         }
     }
 }
+
+/// Refuses a memory that the kernel and the root file system do not fit into: some kernels hang
+/// there before they have written a line. While the file system is unpacked it is there twice.
+fn check_memory(hardware: &Hardware, kernel: &Kernel, initramfs: &Path) -> Result<(), Error> {
+    let file = fs::metadata(initramfs);
+    let file = file.map_err(|error| Error::File(initramfs.to_owned(), error))?;
+    let kernel = kernel.memory().unwrap_or(0);
+    let least = (2 * file.len() + kernel).div_ceil(MIB);
+    if u64::from(hardware.memory_mib) >= least {
+        return Ok(());
+    }
+    let (found, root, kernel) = (hardware.memory_mib, file.len() / MIB, kernel / MIB);
+    Err(Error::Flavour(format!(
+        "memory in MiB: found {found}, expected {least} or more: the root file system has {root} \
+         and is there twice while it is unpacked, the kernel needs {kernel}"
+    )))
+}
+
+const MIB: u64 = 1 << 20;
 
 fn parse<T: serde::de::DeserializeOwned>(frame: &Frame) -> Result<T, Error> {
     serde_json::from_slice(&frame.content).map_err(|error| {

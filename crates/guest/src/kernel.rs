@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -50,6 +51,18 @@ impl Kernel {
             Some((image, modules)) => Ok(Kernel { image, modules }),
             None => Kernel::below(Path::new("/")).ok_or(Error::Kernel(missing.into())),
         }
+    }
+
+    /// Returns the memory that the kernel needs to begin, in bytes, as its image says; `None` if
+    /// it does not (`init_size` of version 2.10 of Linux' x86 boot protocol).
+    pub(crate) fn memory(&self) -> Option<u64> {
+        let mut header = [0; 0x264];
+        let mut image = fs::File::open(&self.image).ok()?;
+        image.read_exact(&mut header).ok()?;
+        let version = u16::from_le_bytes([header[0x206], header[0x207]]);
+        let is_stated = &header[0x202..0x206] == b"HdrS" && version >= 0x20a;
+        let size = u32::from_le_bytes(header[0x260..].try_into().ok()?);
+        is_stated.then_some(size.into())
     }
 
     /// Returns these modules and, before each, those that it depends on, as bytes that the kernel
@@ -171,6 +184,33 @@ mod tests {
             kernel.modules,
             root.path().join("usr/lib/modules/6.12.1-amd64")
         );
+    }
+
+    #[test]
+    fn the_memory_that_a_kernel_needs_is_that_of_its_header() {
+        let root = tempfile::tempdir().unwrap();
+        let kernel = Kernel {
+            image: root.path().join("vmlinuz"),
+            modules: PathBuf::new(),
+        };
+        assert_eq!(kernel.memory(), None);
+        let mut image = vec![0; 0x264];
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x206..0x208].copy_from_slice(&[0x0a, 2]);
+        image[0x260..].copy_from_slice(&[0x00, 0x80, 0x37, 0x03]);
+        for (len, change, expected) in [
+            (0x264, None, Some(0x0337_8000)),
+            (0x263, None, None),
+            (0x264, Some((0x202, b'h')), None),
+            (0x264, Some((0x206, 9)), None),
+        ] {
+            let mut image = image[..len].to_vec();
+            if let Some((at, byte)) = change {
+                image[at] = byte;
+            }
+            fs::write(&kernel.image, image).unwrap();
+            assert_eq!(kernel.memory(), expected, "{len} {change:?}");
+        }
     }
 
     #[test]
