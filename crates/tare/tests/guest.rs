@@ -526,7 +526,7 @@ fn descendants(pid: u32) -> Vec<u32> {
 #[test]
 #[ignore = "needs QEMU, nginx, wrk, root and a kernel: cargo xtask interop"]
 fn a_quick_run_of_the_suite_has_the_cost_table_and_honest_verdicts() {
-    let (stdout, records) = run(&["tdx", "--quick", "--rounds", "2"]);
+    let (stdout, records) = run(&["tdx", "--quick", "--rounds", "1"]);
     assert!(
         stdout.starts_with("What a guest costs nginx here, in requests per second\n"),
         "{stdout}"
