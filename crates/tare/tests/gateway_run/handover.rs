@@ -71,7 +71,14 @@ impl Flow {
         let receiving = thread::spawn(move || {
             let mut packet = [0; 64];
             let (mut arrived, mut last) = (Arrived::default(), None::<Instant>);
-            while to.recv(&mut packet).is_ok() || !stopped.load(Ordering::Relaxed) {
+            loop {
+                if to.recv(&mut packet).is_err() {
+                    // Nothing came for a second.
+                    if stopped.load(Ordering::Relaxed) {
+                        return arrived;
+                    }
+                    continue;
+                }
                 let now = Instant::now();
                 let gap = last.map_or(Duration::ZERO, |last| now - last);
                 arrived.gap = arrived.gap.max(gap);
@@ -81,7 +88,6 @@ impl Flow {
                     arrived.twice.push((n, now));
                 }
             }
-            arrived
         });
         Flow {
             stop,
@@ -440,7 +446,7 @@ fn a_process_that_is_killed_while_it_takes_over_leaves_one_gateway() {
         bed.signal(0, Signal::KILL);
         bed.gateways[0].take().unwrap().wait().unwrap();
         thread::sleep(Duration::from_millis(700));
-        match before.try_wait().unwrap() {
+        match bed.wait_for_packets_unless(|| before.try_wait().unwrap()) {
             None => bed.gateways[0] = Some(before),
             // It had taken over, so it was the gateway that was killed.
             Some(status) => {

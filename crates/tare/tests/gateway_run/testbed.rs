@@ -283,18 +283,35 @@ impl Testbed {
 
     /// Waits until packets arrive: the first ones are lost while hosts resolve addresses.
     pub(crate) fn wait_for_packets(&self) {
+        let ended: Option<()> = self.wait_for_packets_unless(|| None);
+        assert!(ended.is_none());
+    }
+
+    /// The same, unless something else happens first, which is then returned.
+    pub(crate) fn wait_for_packets_unless<T>(
+        &self,
+        mut other: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
         let sockets = [self.udp(0, 7000), self.udp(1, 7000)];
         for (side, from) in sockets.iter().enumerate() {
             let to = &sockets[1 - side];
             to.set_read_timeout(Some(Duration::from_millis(50)))
                 .unwrap();
-            self.wait(20.0, "packets to come through", || {
+            let ended = self.wait(20.0, "packets to come through", || {
+                let ended = other();
+                if ended.is_some() {
+                    return Some(ended);
+                }
                 from.send_to(b"?", to.local_addr().unwrap()).unwrap();
-                to.recv(&mut [0; 8]).ok()
+                to.recv(&mut [0; 8]).ok().map(|_| None)
             });
+            if ended.is_some() {
+                return ended;
+            }
         }
         // Packets still in flight do not belong to what is counted next.
         thread::sleep(Duration::from_millis(100));
+        None
     }
 
     /// Sends numbered packets both ways until it is stopped.
