@@ -123,10 +123,17 @@ fn a_python_program_that_speaks_the_protocol_is_a_driver() {
         return;
     };
     let result = run(folder.path(), "zlib.toml", "20");
-    for id in ["level-1-is-faster", "better-half", "what-goes-in-comes-out"] {
+    for id in ["better-half", "what-goes-in-comes-out"] {
         let judged = claim(&result, &format!("zlib/levels/{id}"));
         assert_eq!(judged["verdict"], "reproduced", "{judged}");
     }
+    // Trials of a tenth of a second leave a time open where many programs share the processors.
+    let judged = claim(&result, "zlib/levels/level-1-is-faster");
+    let is_right = ["reproduced", "inconclusive"].contains(&judged["verdict"].as_str().unwrap());
+    assert!(
+        is_right && judged["measured"].as_f64() > Some(1.0),
+        "{judged}"
+    );
 }
 
 #[test]

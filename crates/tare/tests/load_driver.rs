@@ -166,16 +166,24 @@ fn each_generator_measures_its_server_and_equal_work_is_compared() {
     let result: Value = serde_json::from_slice(&done.stdout)
         .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
     assert_eq!(left_running(temporary.path()), [""; 0]);
+    let samples = fs::read_to_string(folder.path().join("run/samples.jsonl")).unwrap();
     let mut ratios = 0;
     for experiment in result["experiments"].as_array().unwrap() {
         for target in experiment["targets"].as_array().unwrap() {
-            // With other bytes per response there would be no ratio.
-            assert!(target["measured"].is_number(), "{target}");
+            // With other bytes per response there would be no ratio. Among few requests, as a busy
+            // machine makes them, the share of sets is a tenth by chance only.
+            let is_by_chance = experiment["id"] == "test/memcached"
+                && fewest_operations(&samples, "test/memcached") < 10_000;
+            let reason = target["reason"].as_str().unwrap_or_default();
+            assert!(
+                target["measured"].is_number()
+                    || (is_by_chance && reason.starts_with("not the same work")),
+                "{target}"
+            );
             ratios += 1;
         }
     }
     assert_eq!(ratios, 3);
-    let samples = fs::read_to_string(folder.path().join("run/samples.jsonl")).unwrap();
     let mut seen = BTreeMap::new();
     for line in samples.lines() {
         let record: Value = serde_json::from_str(line).unwrap();
@@ -199,6 +207,15 @@ fn each_generator_measures_its_server_and_equal_work_is_compared() {
     assert!(seen.len() >= 6, "{seen:?}");
 }
 
+/// The fewest requests of a trial of an experiment.
+fn fewest_operations(samples: &str, experiment: &str) -> u64 {
+    let records = samples.lines().map(serde_json::from_str::<Value>);
+    let records = records.map(Result::unwrap);
+    let of_it = records.filter(|record| record["experiment"] == experiment);
+    let counts = of_it.filter_map(|record| record["outcome"]["counters"]["operations"].as_u64());
+    counts.min().unwrap_or(0)
+}
+
 #[test]
 fn processor_time_per_request_is_given_of_both_sides() {
     if !has(&["redis-server", "redis-benchmark"]) {
@@ -212,13 +229,13 @@ fn processor_time_per_request_is_given_of_both_sides() {
         assert_eq!(trial.error, None);
         let operations = trial.counters["operations"] as f64;
         for metric in ["generator_time", "server_time"] {
-            // At least a clock tick or so, which is what a busy machine lets a server have, and not
-            // more than a processor has in the time that it took.
-            let seconds = trial.values[metric] * operations;
-            let longest = operations / trial.values["request_rate"] + 0.1;
+            // More than reading a request's bytes takes, however few a busy machine lets a server
+            // have, and not more than a processor has in the time that it took.
+            let time = trial.values[metric];
+            let longest = 1.0 / trial.values["request_rate"] + 0.1 / operations;
             assert!(
-                seconds > 0.005 && seconds < longest,
-                "{generator} {metric}: {seconds}"
+                time > 1e-7 && time < longest,
+                "{generator} {metric}: {time} s, {operations} requests"
             );
         }
         assert!(trial.values["latency_p50"] <= trial.values["latency_p99"]);
@@ -234,10 +251,15 @@ fn a_stopped_server_is_in_the_percentiles_of_an_open_loop_and_not_of_a_closed_on
         let parameters = format!(
             r#"{{"connections":4,"pace":"{pace}","share":0.1,"stall":"1 s","duration":"4 s"}}"#
         );
-        // On a busy machine the generator may fall behind, says so, and is asked again.
+        // On a busy machine the generator may fall behind, says so, and is asked again; so is one
+        // whose server stood still for longer than it was stopped.
         let mut tries = (0..5).map(|_| trial(&parameters, None));
-        let found = tries.find(|trial| trial.error.is_none());
-        found.expect("a generator that is not late in one of five trials")
+        let is_held_up = |trial: &Trial| {
+            let of_expected = trial.values.get("p999_of_expected");
+            of_expected.is_some_and(|ratio| *ratio >= 1.2)
+        };
+        let found = tries.find(|trial| trial.error.is_none() && !is_held_up(trial));
+        found.expect("one trial of five that a busy machine does not hold up")
     };
     let (open, closed) = (of("open"), of("closed"));
     // A quarter of all clients came while it was stopped.

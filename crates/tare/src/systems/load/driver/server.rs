@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context as _};
+use nix::time::clock_getcpuclockid;
 use rustix::process::{kill_process_group, Pid, Signal};
 use tare_lab::choices;
 use tare_lab::parameters::Choice as _;
@@ -40,9 +41,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Ports that are tried: another program may take a free port before the server does.
 const PORTS_MAX: u32 = 3;
-
-/// The unit of processor time in /proc: Linux's USER_HZ is 100 on x86-64.
-const TICK: Duration = Duration::from_millis(10);
 
 /// The path of nginx's own counts.
 pub(super) const STATUS: &str = "/tare-status";
@@ -171,17 +169,15 @@ impl Running {
         Served::ask(self.service.kind, self.service.address)
     }
 
-    /// Processor time of all its threads since its start, to a [`TICK`].
+    /// Processor time of all its threads since its start.
     ///
     /// # Errors
     /// It has ended.
     pub(in crate::systems) fn processor_time(&self) -> anyhow::Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The program's name, in parentheses, may have blanks of its own.
-        let (_, fields) = stat.rsplit_once(") ").context("/proc/PID/stat")?;
-        let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>);
-        let ticks = ticks.sum::<Result<u64, _>>()?;
-        Ok(TICK * u32::try_from(ticks)?)
+        // Not that of `/proc/PID/stat`, which counts in ticks of 10 ms.
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id())?);
+        let clock = clock_getcpuclockid(pid).context("the server has ended")?;
+        Ok(clock.now().context("the server has ended")?.into())
     }
 }
 
