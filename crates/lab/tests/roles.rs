@@ -311,7 +311,7 @@ fn each_barrier_has_a_limit_and_the_late_role_is_named() {
             &["time"],
         );
         assert_eq!(reason(&finished), expected);
-        assert!(began.elapsed() < Duration::from_secs(5), "{expected}");
+        assert!(began.elapsed() < Duration::from_secs(15), "{expected}");
     }
 }
 
@@ -340,7 +340,7 @@ fn a_process_that_holds_an_output_open_delays_no_other_role() {
         matches!(finished.outcome, Some(Outcome::Done { .. })),
         "{finished:?}"
     );
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(15));
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn nothing_of_a_failed_or_interrupted_trial_of_several_roles_is_left() {
         &mut |_| {},
     );
     assert!(finished.outcome.is_none(), "{finished:?}");
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(15));
     assert_eq!(processes_with(&marker), 0);
 }
 
