@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use proptest::prelude::*;
+use rustix::time::{clock_gettime, ClockId};
 use tare_gateway::config::{Config, Keys};
 use tare_gateway::tools::gentest::{Meta, TestPrefix};
 use tare_packet::wire::{
@@ -207,6 +208,11 @@ fn packets_of_few_routes_are_of_many_flows() {
     assert_eq!(traffic.frame(1000), traffic.frame(0));
 }
 
+/// The processor time of this thread, which other programs do not stretch.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap()
+}
+
 #[test]
 fn every_route_has_keys_and_a_part_of_the_prefix_of_its_own() {
     for routes in [2, 255, 256, 511, 10_000] {
@@ -222,9 +228,9 @@ fn every_route_has_keys_and_a_part_of_the_prefix_of_its_own() {
             .collect();
         assert_eq!(keys.len(), routes as usize);
         // Ids, SPIs and prefixes are looked at where it is read.
-        let before = Instant::now();
+        let before = processor_time();
         let (read, warnings) = Config::parse("node.conf", config.text().as_bytes()).unwrap();
-        assert!(before.elapsed() < Duration::from_secs(1));
+        assert!(processor_time() - before < Duration::from_secs(1));
         assert_eq!(read, config);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0]
