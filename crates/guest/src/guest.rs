@@ -353,8 +353,8 @@ impl Drop for Guest {
     }
 }
 
-/// Refuses a memory that the kernel and the root file system do not fit into: some kernels hang
-/// there before they have written a line. While the file system is unpacked it is there twice.
+/// Refuses a memory that the kernel and the root file system do not fit into: some boots would hang
+/// before the first line of the console. While the file system is unpacked it is there twice.
 fn check_memory(hardware: &Hardware, kernel: &Kernel, initramfs: &Path) -> Result<(), Error> {
     let file = fs::metadata(initramfs);
     let file = file.map_err(|error| Error::File(initramfs.to_owned(), error))?;

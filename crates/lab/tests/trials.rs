@@ -350,7 +350,7 @@ fn waiting_takes_wall_clock_time_and_no_processor_time() {
     let waiting = values(&invocation("sleep 1"), &metrics);
     assert!(waiting["time"] > 1.0, "{waiting:?}");
     assert!(waiting["cpu_time"] < 0.5 * waiting["time"], "{waiting:?}");
-    // It has a small part of a processor where many others run and this one is nice.
+    // At a high niceness, beside many programs, it gets a small share of a processor.
     let working = Invocation {
         limit: Duration::from_secs(300),
         ..invocation(&busy(1_000_000))

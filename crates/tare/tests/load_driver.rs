@@ -170,8 +170,8 @@ fn each_generator_measures_its_server_and_equal_work_is_compared() {
     let mut ratios = 0;
     for experiment in result["experiments"].as_array().unwrap() {
         for target in experiment["targets"].as_array().unwrap() {
-            // With other bytes per response there would be no ratio. Among few requests, as a busy
-            // machine makes them, the share of sets is a tenth by chance only.
+            // With other bytes per response there would be no ratio. Where a busy machine allows
+            // few requests, the share of sets among them, and so their bytes, varies by chance.
             let is_by_chance = experiment["id"] == "test/memcached"
                 && fewest_operations(&samples, "test/memcached") < 10_000;
             let reason = target["reason"].as_str().unwrap_or_default();
