@@ -458,7 +458,7 @@ impl<'a> Packet<'a> {
     ) -> Self {
         Self {
             key,
-            nonce: nonce.words(),
+            nonce: *nonce.words(),
             aad,
             src,
             dst,
@@ -502,8 +502,8 @@ impl<'a> Packet<'a> {
     /// Source and destination must still be what the constructors checked.
     #[inline]
     unsafe fn whole<O: Operation>(&self) -> O::Outcome {
-        let nonce = Nonce::from_words(self.nonce);
-        let (nonce, output) = (nonce.as_bytes(), (self.dst, self.len));
+        let nonce = Nonce::of_words(&self.nonce);
+        let output = (self.dst, self.len);
         // SAFETY: the caller's contract.
         unsafe {
             let key = self.key;

@@ -44,6 +44,12 @@ impl Lens {
 #[repr(C, align(64))]
 pub(crate) struct Tags(pub(crate) [[u64; 2]; 4]);
 
+/// A value in memory, at any address. Reading its field takes no function, where the intrinsics and
+/// `read_unaligned` are calls in a debug build.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+pub(crate) struct Unaligned<T>(pub(crate) T);
+
 /// Loads up to 16 bytes of private memory, zero-padded, as two little-endian words.
 ///
 /// The additional data of ESP (8 or 12 bytes) is loaded four bytes at a time: the caller has just
@@ -53,7 +59,7 @@ pub(crate) struct Tags(pub(crate) [[u64; 2]; 4]);
 pub(crate) fn words(bytes: &[u8]) -> [u64; 2] {
     let (p, len) = (bytes.as_ptr(), bytes.len());
     // SAFETY: the callers below pass offsets of four bytes within the slice.
-    let quarter = |at: usize| u64::from(unsafe { p.add(at).cast::<u32>().read_unaligned() });
+    let quarter = |at: usize| u64::from(unsafe { (*p.add(at).cast::<Unaligned<u32>>()).0 });
     if len == 8 || len == 12 {
         let high = if len == 12 { quarter(8) } else { 0 };
         return [quarter(0) | quarter(4) << 32, high];
@@ -62,13 +68,13 @@ pub(crate) fn words(bytes: &[u8]) -> [u64; 2] {
     // leave what is new.
     unsafe {
         if len >= 8 {
-            let high = p.add(len - 8).cast::<u64>().read_unaligned();
+            let high = (*p.add(len - 8).cast::<Unaligned<u64>>()).0;
             // Twice half the shift, for it may be all 64 bits.
             let half = 4 * (16 - len as u32);
-            [p.cast::<u64>().read_unaligned(), high >> half >> half]
+            [(*p.cast::<Unaligned<u64>>()).0, high >> half >> half]
         } else if len >= 4 {
-            let high = u64::from(p.add(len - 4).cast::<u32>().read_unaligned());
-            let low = u64::from(p.cast::<u32>().read_unaligned());
+            let high = u64::from((*p.add(len - 4).cast::<Unaligned<u32>>()).0);
+            let low = u64::from((*p.cast::<Unaligned<u32>>()).0);
             [low | high >> (8 * (8 - len)) << 32, 0]
         } else {
             if len == 0 {

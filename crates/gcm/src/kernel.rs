@@ -7,7 +7,7 @@
 
 use crate::columns::{Columns, Tags};
 use crate::schedule::{Block, Schedule, Shape};
-use crate::Path;
+use crate::{Nonce, Path};
 use core::mem::MaybeUninit;
 
 /// Fills a schedule from a key of 16 or 32 bytes.
@@ -20,7 +20,7 @@ pub(crate) type Fill = unsafe fn(&mut Schedule, &[u8]);
 ///
 /// # Safety
 /// As for [`Whole`].
-pub(crate) type Begin = unsafe fn(&Schedule, &[u8; 12], &[u8]) -> Progress;
+pub(crate) type Begin = unsafe fn(&Schedule, &Nonce, &[u8]) -> Progress;
 
 /// Seals or opens a message that is contiguous on both sides, and returns its tag.
 ///
@@ -28,7 +28,7 @@ pub(crate) type Begin = unsafe fn(&Schedule, &[u8; 12], &[u8]) -> Progress;
 /// The processor must have the path's instructions; the schedule must have been filled for the
 /// path; the given number of bytes must be readable at the source and writable at the destination,
 /// which either are the same or do not overlap.
-pub(crate) type Whole = unsafe fn(&Schedule, &[u8; 12], &[u8], *const u8, *mut u8, usize) -> u128;
+pub(crate) type Whole = unsafe fn(&Schedule, &Nonce, &[u8], *const u8, *mut u8, usize) -> u128;
 
 /// Seals or opens the next whole steps of a message; of a new message the head and that many steps.
 ///
@@ -56,8 +56,11 @@ pub(crate) type SealFour = unsafe fn(&Columns, &mut MaybeUninit<Tags>);
 /// As for [`SealFour`].
 pub(crate) type OpenFour = unsafe fn(&Columns) -> u8;
 
-/// The longest additional data, in bytes, that is hashed one block after the other. Protocols have
-/// less, and up to here there is hardly a gain in adding products up before they are reduced.
+/// The longest additional data, in bytes, that is one block. Protocols have no more.
+pub(crate) const AAD_SHORT_MAX: usize = 16;
+
+/// The longest additional data, in bytes, that is hashed one block after the other. Up to here
+/// there is hardly a gain in adding products up before they are reduced.
 pub(crate) const AAD_SERIAL_MAX: usize = 64;
 
 /// The functions of one path and key size.
@@ -66,7 +69,7 @@ pub(crate) struct Kernel {
     pub(crate) shape: Shape,
     pub(crate) fill: Fill,
     pub(crate) begin: Begin,
-    /// Whole messages: the first with up to [`AAD_SERIAL_MAX`] bytes of additional data, the second
+    /// Whole messages: the first with up to [`AAD_SHORT_MAX`] bytes of additional data, the second
     /// with more. An index takes the caller less time than a branch.
     pub(crate) seal: [Whole; 2],
     pub(crate) open: [Whole; 2],
@@ -100,13 +103,13 @@ impl Kernel {
         &self,
         seal: bool,
         schedule: &Schedule,
-        nonce: &[u8; 12],
+        nonce: &Nonce,
         aad: &[u8],
         src: *const u8,
         dst: *mut u8,
         len: usize,
     ) -> u128 {
-        let much = usize::from(aad.len() > AAD_SERIAL_MAX);
+        let much = usize::from(aad.len() > AAD_SHORT_MAX);
         let whole = if seal { self.seal } else { self.open }[much];
         // SAFETY: the caller's contract.
         unsafe {
@@ -137,7 +140,7 @@ impl Batch4 {
             self.alone.whole(
                 seal,
                 &*columns.schedule[i],
-                &*columns.nonce[i].as_ptr().cast(),
+                Nonce::of_words(&columns.nonce[i]),
                 core::slice::from_raw_parts(columns.aad[i].as_ptr().cast(), columns.len[i].aad()),
                 columns.src[i],
                 columns.dst[i],
@@ -156,7 +159,7 @@ pub(crate) fn counter_after(data_len: u64) -> u32 {
 
 /// The state of a message that comes in pieces.
 pub(crate) struct Progress {
-    pub(crate) nonce: [u8; 12],
+    pub(crate) nonce: Nonce,
     pub(crate) aad_len: usize,
     pub(crate) data_len: u64,
     /// The kernel's own: until there is data, what it made of the additional data; then the state

@@ -152,7 +152,7 @@ impl Key {
         let tag = unsafe {
             self.whole(
                 true,
-                nonce.as_bytes(),
+                &nonce,
                 aad,
                 plaintext.as_ptr(),
                 out.start(),
@@ -185,7 +185,7 @@ impl Key {
         let computed = unsafe {
             self.whole(
                 false,
-                nonce.as_bytes(),
+                nonce,
                 aad,
                 ciphertext.start(),
                 out.as_mut_ptr(),
@@ -209,7 +209,7 @@ impl Key {
         check(aad.len(), data.len(), data.len())?;
         let p = data.as_mut_ptr();
         // SAFETY: source and destination are the same slice.
-        let tag = unsafe { self.whole(true, nonce.as_bytes(), aad, p, p, data.len()) };
+        let tag = unsafe { self.whole(true, &nonce, aad, p, p, data.len()) };
         Ok(Tag::from_u128(tag))
     }
 
@@ -229,7 +229,7 @@ impl Key {
         check(aad.len(), data.len(), data.len())?;
         let p = data.as_mut_ptr();
         // SAFETY: source and destination are the same slice.
-        let computed = unsafe { self.whole(false, nonce.as_bytes(), aad, p, p, data.len()) };
+        let computed = unsafe { self.whole(false, nonce, aad, p, p, data.len()) };
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
@@ -258,8 +258,7 @@ impl Key {
         );
         let mut dst = Pieces::new(out.iter().map(|piece| (piece.start(), piece.len())));
         // SAFETY: as in `seal`, piece by piece; the source is only read.
-        let tag =
-            unsafe { self.streamed(Work::Seal, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
+        let tag = unsafe { self.streamed(Work::Seal, &nonce, aad, &mut src, &mut dst, len) };
         Ok(Tag::from_u128(tag))
     }
 
@@ -287,8 +286,7 @@ impl Key {
                 .map(|piece| (piece.as_mut_ptr(), piece.len())),
         );
         // SAFETY: as in `open`, piece by piece; the source is only read.
-        let computed =
-            unsafe { self.streamed(Work::Open, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
+        let computed = unsafe { self.streamed(Work::Open, nonce, aad, &mut src, &mut dst, len) };
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
@@ -317,7 +315,7 @@ impl Key {
         }
     }
 
-    pub(crate) fn stream(&self, nonce: &[u8; 12], aad: &[u8]) -> Stream<'_> {
+    pub(crate) fn stream(&self, nonce: &Nonce, aad: &[u8]) -> Stream<'_> {
         match &self.engine {
             Engine::Native { schedule, kernel } => {
                 // SAFETY: `with_path` paired the kernel with its schedule and its processor.
@@ -328,7 +326,9 @@ impl Key {
                     progress,
                 }
             }
-            Engine::Portable(key) => Stream::Portable(PortableStream::new(key, nonce, aad)),
+            Engine::Portable(key) => {
+                Stream::Portable(PortableStream::new(key, nonce.as_bytes(), aad))
+            }
         }
     }
 
@@ -343,7 +343,7 @@ impl Key {
     pub(crate) unsafe fn streamed(
         &self,
         work: Work,
-        nonce: &[u8; 12],
+        nonce: &Nonce,
         aad: &[u8],
         src: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
         dst: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
@@ -367,7 +367,7 @@ impl Key {
     unsafe fn run_stream(
         &self,
         work: Work,
-        nonce: &[u8; 12],
+        nonce: &Nonce,
         aad: &[u8],
         src: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
         dst: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
@@ -383,7 +383,7 @@ impl Key {
     pub(crate) unsafe fn whole(
         &self,
         seal: bool,
-        nonce: &[u8; 12],
+        nonce: &Nonce,
         aad: &[u8],
         src: *const u8,
         dst: *mut u8,
@@ -412,14 +412,14 @@ impl Key {
 unsafe fn whole_portable(
     key: &PortableKey,
     seal: bool,
-    nonce: &[u8; 12],
+    nonce: &Nonce,
     aad: &[u8],
     src: *const u8,
     dst: *mut u8,
     len: usize,
 ) -> u128 {
     // SAFETY: the caller's contract.
-    let tag = unsafe { portable::whole(key, seal, nonce, aad, src, dst, len) };
+    let tag = unsafe { portable::whole(key, seal, nonce.as_bytes(), aad, src, dst, len) };
     zeroize_stack::<PORTABLE_WHOLE_STACK>();
     tag
 }

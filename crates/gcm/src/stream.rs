@@ -290,7 +290,7 @@ mod tests {
 
     /// A message of which so many bytes are done, with a hash of zero.
     fn after<'k>(key: &'k Key, bytes: &[u8], data_len: u64) -> Stream<'k> {
-        let mut stream = key.stream(&NONCE, &[]);
+        let mut stream = key.stream(&NONCE.into(), &[]);
         match &mut stream {
             Stream::Native { progress, .. } => {
                 progress.data_len = data_len;

@@ -125,9 +125,9 @@ impl TryFrom<&[u8]> for Tag {
 #[derive(PartialEq, Eq)]
 #[repr(C)]
 pub struct Nonce {
-    // Words, for the same reason as in a tag.
+    // Words, for the same reason as in a tag, and zero-padded: kernels load each by itself.
     low: u64,
-    high: u32,
+    high: u64,
 }
 
 impl Nonce {
@@ -145,29 +145,34 @@ impl Nonce {
         let iv = iv.swap_bytes();
         Self {
             low: (u32::from_le_bytes(salt) as u64 | iv << 32).to_le(),
-            high: ((iv >> 32) as u32).to_le(),
+            high: (iv >> 32).to_le(),
         }
     }
 
-    /// Returns the nonce as two little-endian words, zero-padded.
+    /// Returns the nonce as two words in the order of memory, zero-padded.
     #[inline(always)]
-    pub(crate) fn words(self) -> [u64; 2] {
-        [u64::from_le(self.low), u64::from(u32::from_le(self.high))]
+    pub(crate) fn words(&self) -> &[u64; 2] {
+        // SAFETY: the type is two words without padding.
+        unsafe { &*(&raw const *self).cast() }
     }
 
+    /// Returns the nonce of such words.
     #[inline(always)]
-    pub(crate) fn from_words([low, high]: [u64; 2]) -> Self {
-        Self {
-            low: low.to_le(),
-            high: (high as u32).to_le(),
-        }
+    pub(crate) fn of_words(words: &[u64; 2]) -> &Self {
+        // SAFETY: as above; any words are a nonce.
+        unsafe { &*words.as_ptr().cast() }
+    }
+
+    /// The same nonce, for the parts of one message.
+    #[inline(always)]
+    pub(crate) fn copy(&self) -> Self {
+        Self { ..*self }
     }
 
     /// Returns the bytes.
     #[inline]
     pub const fn as_bytes(&self) -> &[u8; 12] {
-        // SAFETY: a word of 8 bytes and one of 4 after it, in the order of memory, begin with 12
-        // bytes without padding.
+        // SAFETY: the type is 16 bytes without padding.
         unsafe { &*(&raw const *self).cast() }
     }
 }
@@ -178,7 +183,7 @@ impl From<[u8; 12]> for Nonce {
         let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;
         Self {
             low: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
-            high: u32::from_ne_bytes([i, j, k, l]),
+            high: u64::from_ne_bytes([i, j, k, l, 0, 0, 0, 0]),
         }
     }
 }

@@ -33,7 +33,7 @@ impl Key {
             let mut dst = Pieces::new([(out.as_mut_ptr(), len)].into_iter());
             // SAFETY: both sides have the same number of bytes, the views vouch for theirs and
             // `out` is borrowed exclusively; the source is only read.
-            unsafe { self.streamed(work, nonce.as_bytes(), aad, &mut src, &mut dst, len) }
+            unsafe { self.streamed(work, nonce, aad, &mut src, &mut dst, len) }
         };
         if tag.matches(Tag::from_u128(read(Work::Hash))) {
             between();

@@ -8,7 +8,7 @@ use super::steps::{self, STEP_LEN};
 use super::{expand, ghash};
 use crate::kernel::{Kernel, Progress};
 use crate::schedule::{Block, Schedule, Shape};
-use crate::Path;
+use crate::{Nonce, Path};
 use core::arch::aarch64::*;
 use zeroize::zeroize_stack;
 
@@ -37,7 +37,7 @@ unsafe fn fill(schedule: &mut Schedule, key: &[u8]) {
 #[target_feature(enable = "neon,aes")]
 unsafe fn whole<const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
-    nonce: &[u8; 12],
+    nonce: &Nonce,
     aad: &[u8],
     src: *const u8,
     dst: *mut u8,
@@ -56,7 +56,7 @@ unsafe fn whole<const ROUNDS: usize, const SEAL: bool>(
 #[target_feature(enable = "neon,aes")]
 unsafe fn message<const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
-    nonce: &[u8; 12],
+    nonce: &Nonce,
     aad: &[u8],
     data: Data,
 ) -> u128 {
@@ -65,7 +65,7 @@ unsafe fn message<const ROUNDS: usize, const SEAL: bool>(
     unsafe {
         let Data { src, dst, len } = data;
         let additional = hash_additional(schedule, aad);
-        let mut counter = Counter::new(nonce, 2);
+        let mut counter = Counter::new(nonce.as_bytes(), 2);
         // One step alone is worked on with J0, at once.
         let count = if len > STEP_LEN { len / STEP_LEN } else { 0 };
         let rest = len - count * STEP_LEN;
@@ -91,9 +91,9 @@ unsafe fn message<const ROUNDS: usize, const SEAL: bool>(
 
 /// Begins a message that comes in pieces.
 #[target_feature(enable = "neon,aes")]
-unsafe fn begin(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
+unsafe fn begin(schedule: &Schedule, nonce: &Nonce, aad: &[u8]) -> Progress {
     let mut progress = Progress {
-        nonce: *nonce,
+        nonce: nonce.copy(),
         aad_len: aad.len(),
         data_len: 0,
         hash: Block::ZERO,
@@ -136,7 +136,7 @@ unsafe fn steps<const ROUNDS: usize, const SEAL: bool>(
     // SAFETY: the caller's contract. There is no head, so `count` is at least 1.
     unsafe {
         let state = state(schedule, progress);
-        let mut counter = Counter::new(&progress.nonce, progress.next_counter());
+        let mut counter = Counter::new(progress.nonce.as_bytes(), progress.next_counter());
         let last = steps::run::<ROUNDS, SEAL>(schedule, &mut counter, state, src, dst, count);
         let state = steps::hash(schedule, &last, 0).reduced();
         put(&mut progress.hash, state);
@@ -160,7 +160,7 @@ unsafe fn one_reading<const ROUNDS: usize, const HASH: bool>(
             let state = steps::hash_alone(schedule, state, src, count);
             put(&mut progress.hash, state);
         } else {
-            let mut counter = Counter::new(&progress.nonce, progress.next_counter());
+            let mut counter = Counter::new(progress.nonce.as_bytes(), progress.next_counter());
             steps::decrypt_alone::<ROUNDS>(schedule, &mut counter, src, dst, count);
         }
         progress.data_len += (count * STEP_LEN) as u64;
@@ -184,7 +184,7 @@ unsafe fn finish<const ROUNDS: usize, const SEAL: bool>(
             state,
             private(schedule.powers_from(len.div_ceil(16) + 1), 0),
         );
-        let counter = Counter::new(&progress.nonce, progress.next_counter());
+        let counter = Counter::new(progress.nonce.as_bytes(), progress.next_counter());
         let lengths = length_block(progress.aad_len, progress.data_len + len as u64);
         end::<ROUNDS, SEAL>(schedule, counter, lengths, sum, Data { src, dst, len })
     }

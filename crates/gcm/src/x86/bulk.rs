@@ -23,6 +23,7 @@ use super::ghash::{self, Sum};
 use super::lanes::Lanes;
 use super::once;
 use crate::schedule::{Block, Schedule, STRIDES};
+use crate::Nonce;
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
@@ -92,15 +93,63 @@ impl Powers {
 
 /// The last round key that registers of 512 bits hold over all steps of AES-256. Later ones are
 /// loaded in each step: the compiler has no room for them and would leave some on the stack.
-const KEPT: usize = 8;
+pub(super) const KEPT: usize = 8;
+
+/// The last step of a message on registers of four blocks, encrypted but not hashed. With its end,
+/// it is hashed in one sum or in lanes that are added up once, at the very end.
+#[derive(Clone, Copy)]
+pub(super) struct Last<V>([V; 4]);
+
+impl<V: Lanes> Last<V> {
+    /// Returns the sum of its products with powers for `after` blocks that follow, at most four.
+    #[inline(always)]
+    pub(super) unsafe fn sum(self, schedule: &Schedule, after: usize) -> Sum<V> {
+        // SAFETY: as many powers as blocks.
+        unsafe {
+            let powers = schedule.powers_from(4 * V::COUNT + after);
+            add_all(&self.0, Powers::Consecutive(powers))
+        }
+    }
+
+    /// Returns the hash in lanes, each to be added to its lane of the register that follows.
+    #[inline(always)]
+    pub(super) unsafe fn lanes(self, schedule: &Schedule) -> V {
+        // SAFETY: as many strides as blocks.
+        unsafe {
+            let strides = schedule.strides_end(V::COUNT).sub(4);
+            add_all(&self.0, Powers::Strides(strides)).reduce()
+        }
+    }
+}
+
+/// Returns the sum of the products of all blocks.
+#[inline(always)]
+unsafe fn add_all<V: Lanes>(blocks: &[V; 4], powers: Powers) -> Sum<V> {
+    // SAFETY: the caller's powers are as many.
+    unsafe {
+        let mut sum = Sum::zero();
+        for i in (0..blocks.len()).step_by(2) {
+            sum.add2(
+                blocks[i],
+                powers.of_register(i),
+                blocks[i + 1],
+                powers.of_register(i + 1),
+            );
+        }
+        sum
+    }
+}
 
 /// The state of a message between its steps.
 pub(super) struct Steps<'k, V, const N: usize> {
     schedule: &'k Schedule,
-    /// The nonce in every lane; the last words are overwritten by the counter. Not added to the
-    /// first round key once for all: the sum would tell the key, and what is held over all steps
-    /// is what the compiler leaves on the stack first.
+    /// The nonce in every lane with a zero counter, which all steps but the head overwrite. Not
+    /// added to the first round key once for all: the sum would tell the key, and what is held over
+    /// all steps is what the compiler leaves on the stack first.
     nonce: V,
+    /// The nonce in memory, from where steps of AES-256 load it on registers of four blocks: they
+    /// have none to keep it in.
+    nonce_at: &'k Nonce,
     /// The counter of the first block of the next step.
     counter: u32,
     byte_reversal: V,
@@ -111,12 +160,13 @@ pub(super) struct Steps<'k, V, const N: usize> {
 
 impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     #[inline(always)]
-    pub(super) unsafe fn new(schedule: &'k Schedule, nonce: __m128i, counter: u32) -> Self {
+    pub(super) unsafe fn new(schedule: &'k Schedule, nonce: &'k Nonce, counter: u32) -> Self {
         // SAFETY: under the contract of Lanes, as everywhere in this file.
         unsafe {
             Self {
                 schedule,
-                nonce: V::splat(nonce),
+                nonce_at: nonce,
+                nonce: V::nonce(nonce),
                 counter,
                 byte_reversal: V::splat(ghash::byte_reversal()),
                 pending: MaybeUninit::uninit(),
@@ -140,11 +190,13 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         }
     }
 
-    /// Keystream of one step up to the last round; when `HASH`, adds the pending blocks to `sum`
+    /// Keystream of one step up to the last round, from the nonce with its first counter in every
+    /// lane; when `HASH`, adds the pending blocks to `sum`
     /// meanwhile.
     #[inline(always)]
     unsafe fn keystream<const ROUNDS: usize, const HASH: bool>(
         &mut self,
+        nonce: V,
         sum: &mut Sum<V>,
         powers: Powers,
     ) -> [V; N] {
@@ -155,14 +207,22 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
             if V::COUNT < 4 || ROUNDS > 10 {
                 keys = once::fresh(keys);
             }
-            let first = self
-                .nonce
-                .with_last_words(self.counter.swap_bytes())
-                .xor(V::splat_from(keys));
+            let first_key = V::splat_from(keys);
+            let first = nonce.xor(first_key);
             self.counter = self.counter.wrapping_add((N * V::COUNT) as u32);
             let mut state = [V::zero(); N];
+            let mut numbers = NUMBERS.as_ptr();
+            if V::COUNT == 4 {
+                // Operands in memory: there are no registers for them over all steps.
+                numbers = once::fresh(numbers);
+            }
             for (i, s) in state.iter_mut().enumerate() {
-                *s = first.xor(V::load_private(NUMBERS.as_ptr().add(i * V::COUNT)));
+                let numbers = V::load_private(numbers.add(i * V::COUNT));
+                *s = if V::COUNT == 4 {
+                    nonce.xor3(first_key, numbers)
+                } else {
+                    first.xor(numbers)
+                };
             }
             if V::COUNT == 1 {
                 let pending = self.pending().cast::<Block>().cast_const();
@@ -222,7 +282,13 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
             // Hints, not loads: no value reaches the program, and an address past the end does no
             // harm.
             fetch_ahead(src, 16 * N * V::COUNT);
-            let state = self.keystream::<ROUNDS, HASH>(sum, powers);
+            let nonce = if V::COUNT == 4 && ROUNDS > 10 {
+                V::nonce(self.nonce_at)
+            } else {
+                self.nonce
+            };
+            let nonce = nonce.with_last_words(self.counter.swap_bytes());
+            let state = self.keystream::<ROUNDS, HASH>(nonce, sum, powers);
             let last_key = V::splat_from(self.schedule.round_keys.as_ptr().add(ROUNDS));
             macro_rules! registers {
                 ($($i:literal)*) => {$(
@@ -250,7 +316,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         // SAFETY: under the contract of `run`: `head_len` bytes are at `src` and `dst`.
         unsafe {
             let none = Powers::Strides(self.schedule.strides_end(V::COUNT));
-            let state = self.keystream::<ROUNDS, false>(&mut Sum::zero(), none);
+            // Its counter is zero, as it was loaded.
+            let state = self.keystream::<ROUNDS, false>(self.nonce, &mut Sum::zero(), none);
             let last_key = V::splat_from(self.schedule.round_keys.as_ptr().add(ROUNDS));
             let mut tag_mask = _mm_setzero_si128();
             macro_rules! registers {
@@ -313,6 +380,14 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                 self.carry(carried);
             }
         }
+    }
+
+    /// The last step.
+    #[inline(always)]
+    pub(super) unsafe fn last(&mut self) -> Last<V> {
+        let p = self.pending();
+        // SAFETY: a step of four registers has written them.
+        Last(unsafe { [*p, *p.add(1), *p.add(2), *p.add(3)] })
     }
 
     /// The blocks that are still to be hashed.
@@ -402,7 +477,7 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
 #[inline(always)]
 pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
-    nonce: __m128i,
+    nonce: &Nonce,
     counter: u32,
     state: __m128i,
     src: *const u8,
@@ -493,7 +568,7 @@ pub(super) unsafe fn hash_alone<V: Lanes, const N: usize>(
 #[inline(always)]
 pub(super) unsafe fn decrypt_alone<V: Lanes, const N: usize, const ROUNDS: usize>(
     schedule: &Schedule,
-    nonce: __m128i,
+    nonce: &Nonce,
     counter: u32,
     src: *const u8,
     dst: *mut u8,

@@ -3,7 +3,7 @@
 use super::finish128::{self, Start};
 use super::ghash::Sum;
 use super::lanes::{Lanes, Pair, Quad, Single};
-use super::message::{Begun, Data, Message};
+use super::message::{to_u128, Additional, Begun, Data, Message};
 use super::{finish256, finish512, once};
 use core::arch::x86_64::__m128i;
 
@@ -13,10 +13,9 @@ use core::arch::x86_64::__m128i;
 /// As for [`Lanes`].
 pub(super) unsafe trait Ends: Lanes {
     /// Seals or opens a message that is worked on without a head and returns its tag.
-    /// `additional` is the last block of additional data with the state before it.
     unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
         message: Message<'_>,
-        additional: __m128i,
+        additional: Additional<'_>,
         data: Data,
     ) -> __m128i;
 
@@ -28,6 +27,13 @@ pub(super) unsafe trait Ends: Lanes {
         begun: Begun<Self>,
         data: Data,
     ) -> __m128i;
+
+    /// Returns a tag as a number, in the order of memory.
+    #[inline(always)]
+    unsafe fn tag(tag: __m128i) -> u128 {
+        // SAFETY: under the contract of Lanes.
+        unsafe { to_u128(tag) }
+    }
 }
 
 // SAFETY: hands its arguments and its contract on.
@@ -35,7 +41,7 @@ unsafe impl Ends for Quad {
     #[inline(always)]
     unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
         message: Message<'_>,
-        additional: __m128i,
+        additional: Additional<'_>,
         data: Data,
     ) -> __m128i {
         // SAFETY: the caller's contract.
@@ -52,6 +58,13 @@ unsafe impl Ends for Quad {
         // SAFETY: the caller's contract.
         unsafe { finish512::tail::<ROUNDS, SEAL>(message, counter, begun, data) }
     }
+
+    #[inline(always)]
+    unsafe fn tag(tag: __m128i) -> u128 {
+        // SAFETY: the caller's contract.
+        let [low, high] = unsafe { once::words_of_block(tag) };
+        u128::from(low) | u128::from(high) << 64
+    }
 }
 
 // SAFETY: hands its arguments and its contract on.
@@ -59,11 +72,14 @@ unsafe impl Ends for Pair {
     #[inline(always)]
     unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
         message: Message<'_>,
-        additional: __m128i,
+        additional: Additional<'_>,
         data: Data,
     ) -> __m128i {
         // SAFETY: the caller's contract.
-        unsafe { finish256::short::<ROUNDS, SEAL>(message, additional, data) }
+        unsafe {
+            let additional = additional.block::<Self>(message.schedule);
+            finish256::short::<ROUNDS, SEAL>(message, additional, data)
+        }
     }
 
     #[inline(always)]
@@ -98,12 +114,14 @@ unsafe impl<const VEX: bool> Ends for Single<VEX> {
     #[inline(always)]
     unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
         message: Message<'_>,
-        additional: __m128i,
+        additional: Additional<'_>,
         data: Data,
     ) -> __m128i {
-        let start = Start::Message(additional);
         // SAFETY: the caller's contract.
-        unsafe { finish128::finish::<Self, ROUNDS, SEAL>(message, start, data) }
+        unsafe {
+            let start = Start::Message(additional.block::<Self>(message.schedule));
+            finish128::finish::<Self, ROUNDS, SEAL>(message, start, data)
+        }
     }
 
     #[inline(always)]

@@ -4,14 +4,12 @@
 use super::ends::Ends;
 use super::ghash::Sum;
 use super::lanes::{Lanes, Pair, Quad, Single};
-use super::message::{
-    hash_additional, hash_serial, length_block, load_nonce, to_u128, Begun, Data, Message,
-};
+use super::message::{hash_additional, Additional, Begun, Data, Message};
 use super::{batch512, bulk, expand, finish128, finish256, finish512, once, stack};
 use crate::columns::{Columns, Tags};
 use crate::kernel::{counter_after, Batch4, Kernel, Progress, Whole};
 use crate::schedule::{Block, Schedule, Shape};
-use crate::Path;
+use crate::{Nonce, Path};
 use core::arch::asm;
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -34,7 +32,7 @@ macro_rules! path {
             #[target_feature(enable = $features)]
             unsafe fn whole<const ROUNDS: usize, const SEAL: bool>(
                 schedule: &Schedule,
-                nonce: &[u8; 12],
+                nonce: &Nonce,
                 aad: &[u8],
                 src: *const u8,
                 dst: *mut u8,
@@ -69,7 +67,7 @@ macro_rules! path {
             #[target_feature(enable = $features)]
             unsafe fn whole_after_much<const ROUNDS: usize, const SEAL: bool>(
                 schedule: &Schedule,
-                nonce: &[u8; 12],
+                nonce: &Nonce,
                 aad: &[u8],
                 src: *const u8,
                 dst: *mut u8,
@@ -97,7 +95,7 @@ macro_rules! path {
             #[target_feature(enable = $features)]
             unsafe fn long<const ROUNDS: usize, const SEAL: bool>(
                 schedule: &Schedule,
-                nonce: &[u8; 12],
+                nonce: &Nonce,
                 aad: &[u8],
                 src: *const u8,
                 dst: *mut u8,
@@ -118,7 +116,7 @@ macro_rules! path {
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn begin(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
+            unsafe fn begin(schedule: &Schedule, nonce: &Nonce, aad: &[u8]) -> Progress {
                 // SAFETY: the caller's contract.
                 unsafe { super::begin::<$register>(schedule, nonce, aad) }
             }
@@ -279,14 +277,14 @@ unsafe fn open_four<const ROUNDS: usize>(packets: &Columns) -> u8 {
 
 /// Begins a message that comes in pieces.
 #[inline(always)]
-unsafe fn begin<V: Lanes>(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
+unsafe fn begin<V: Lanes>(schedule: &Schedule, nonce: &Nonce, aad: &[u8]) -> Progress {
     // SAFETY: the caller's contract.
     unsafe {
         let mut hash = Block::ZERO;
         let state = hash_additional::<V>(schedule, aad);
         _mm_store_si128((&raw mut hash).cast(), state);
         Progress {
-            nonce: *nonce,
+            nonce: nonce.copy(),
             aad_len: aad.len(),
             data_len: 0,
             hash,
@@ -300,7 +298,7 @@ unsafe fn begin<V: Lanes>(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> 
 #[inline(always)]
 unsafe fn short<V: Ends, const ROUNDS: usize, const SEAL: bool, const MUCH: bool>(
     schedule: &Schedule,
-    nonce: &[u8; 12],
+    nonce: &Nonce,
     aad: &[u8],
     src: *const u8,
     dst: *mut u8,
@@ -308,18 +306,14 @@ unsafe fn short<V: Ends, const ROUNDS: usize, const SEAL: bool, const MUCH: bool
 ) -> u128 {
     // SAFETY: the caller's contract.
     unsafe {
-        let message = Message {
-            schedule,
-            nonce: load_nonce(nonce),
-            lengths: length_block(aad.len(), len as u64),
-        };
+        let message = Message::new(schedule, nonce, aad.len(), len as u64);
         let additional = if MUCH {
-            hash_additional::<V>(schedule, aad)
+            Additional::Any(aad)
         } else {
-            hash_serial(schedule, aad)
+            Additional::Short(aad)
         };
         let data = Data { src, dst, len };
-        to_u128(V::short::<ROUNDS, SEAL>(message, additional, data))
+        V::tag(V::short::<ROUNDS, SEAL>(message, additional, data))
     }
 }
 
@@ -327,7 +321,7 @@ unsafe fn short<V: Ends, const ROUNDS: usize, const SEAL: bool, const MUCH: bool
 #[inline(always)]
 unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
-    nonce: &[u8; 12],
+    nonce: &Nonce,
     aad: &[u8],
     src: *const u8,
     dst: *mut u8,
@@ -335,35 +329,37 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
 ) -> u128 {
     // SAFETY: the caller's contract; head, steps and tail add up to `len`.
     unsafe {
-        let message = Message {
-            schedule,
-            nonce: load_nonce(nonce),
-            lengths: length_block(aad.len(), len as u64),
-        };
+        let message = Message::new(schedule, nonce, aad.len(), len as u64);
         let additional = hash_additional::<V>(schedule, aad);
         let head_len = bulk::head_len(V::COUNT, N);
         let step_len = 16 * N * V::COUNT;
         let count = (len - head_len) / step_len;
         let done = head_len + count * step_len;
         let mut mask = Block::ZERO;
+        let mut lengths = MaybeUninit::uninit();
+        if V::COUNT == 4 {
+            once::put_words(&mut lengths, message.bits());
+        }
         bulk::fetch_beginning::<V, N>(src, count);
-        let mut steps = bulk::Steps::<V, N>::new(schedule, message.nonce, 0);
+        let mut steps = bulk::Steps::<V, N>::new(schedule, nonce, 0);
         bulk::begin::<V, N, ROUNDS, SEAL>(&mut steps, additional, src, dst, count, &mut mask);
         // The end of a message on narrower registers is hashed in the same sum, before which there
         // is no reduction. On wider ones there are no powers for that many blocks.
-        let sum = match V::COUNT {
-            1 => Sum::zero(),
-            2 => steps.hash((len - done).div_ceil(16) + 1),
-            _ => steps.hash(0),
+        let sum = if V::COUNT == 2 {
+            steps.hash((len - done).div_ceil(16) + 1)
+        } else {
+            Sum::zero()
         };
         let begun = Begun {
             tag_mask: once::take(&mut mask, V::VEX),
-            state: if V::COUNT == 4 {
-                sum.reduce().sum_of_lanes()
-            } else {
-                _mm_setzero_si128()
-            },
+            state: _mm_setzero_si128(),
             sum,
+            last: if V::COUNT == 4 {
+                Some(steps.last())
+            } else {
+                None
+            },
+            lengths: lengths.as_ptr(),
             left: if V::COUNT == 1 {
                 Some(steps.left().cast())
             } else {
@@ -376,7 +372,7 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
             dst: dst.add(done),
             len: len - done,
         };
-        to_u128(V::tail::<ROUNDS, SEAL>(message, counter, begun, rest))
+        V::tag(V::tail::<ROUNDS, SEAL>(message, counter, begun, rest))
     }
 }
 
@@ -391,19 +387,19 @@ unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
 ) {
     // SAFETY: the caller's contract; the blocks are aligned.
     unsafe {
-        let nonce = load_nonce(&progress.nonce);
+        let nonce = progress.nonce.copy();
         let hash = _mm_load_si128((&raw const progress.hash).cast());
         let mut done = 16 * N * V::COUNT * count;
         let state = if progress.is_new() {
             done += bulk::head_len(V::COUNT, N);
             let mask = &mut progress.tag_mask;
             bulk::fetch_beginning::<V, N>(src, count);
-            let mut steps = bulk::Steps::<V, N>::new(schedule, nonce, 0);
+            let mut steps = bulk::Steps::<V, N>::new(schedule, &nonce, 0);
             bulk::begin::<V, N, ROUNDS, SEAL>(&mut steps, hash, src, dst, count, mask);
             steps.hash(0).reduce().sum_of_lanes()
         } else {
             let counter = progress.next_counter();
-            bulk::proceed::<V, N, ROUNDS, SEAL>(schedule, nonce, counter, hash, src, dst, count)
+            bulk::proceed::<V, N, ROUNDS, SEAL>(schedule, &nonce, counter, hash, src, dst, count)
         };
         _mm_store_si128((&raw mut progress.hash).cast(), state);
         progress.data_len += done as u64;
@@ -436,9 +432,9 @@ unsafe fn one_reading<V: Ends, const N: usize, const ROUNDS: usize, const HASH: 
             let state = bulk::hash_alone::<V, N>(schedule, state, src, count);
             _mm_store_si128((&raw mut progress.hash).cast(), state);
         } else {
-            let nonce = load_nonce(&progress.nonce);
+            let nonce = progress.nonce.copy();
             let counter = progress.next_counter();
-            bulk::decrypt_alone::<V, N, ROUNDS>(schedule, nonce, counter, src, dst, count);
+            bulk::decrypt_alone::<V, N, ROUNDS>(schedule, &nonce, counter, src, dst, count);
         }
         progress.data_len += (16 * N * V::COUNT * count) as u64;
     }
@@ -455,24 +451,28 @@ unsafe fn finish<V: Ends, const ROUNDS: usize, const SEAL: bool>(
 ) -> u128 {
     // SAFETY: the caller's contract; the blocks are aligned.
     unsafe {
-        let message = Message {
-            schedule,
-            nonce: load_nonce(&progress.nonce),
-            lengths: length_block(progress.aad_len, progress.data_len + len as u64),
-        };
+        let data_len = progress.data_len + len as u64;
+        let message = Message::new(schedule, &progress.nonce, progress.aad_len, data_len);
         let data = Data { src, dst, len };
         let state = _mm_load_si128((&raw const progress.hash).cast());
         if progress.is_new() {
-            return to_u128(V::short::<ROUNDS, SEAL>(message, state, data));
+            let additional = Additional::Hashed(state);
+            return V::tag(V::short::<ROUNDS, SEAL>(message, additional, data));
         }
         let tag_mask = _mm_load_si128((&raw const progress.tag_mask).cast());
+        let mut lengths = MaybeUninit::uninit();
+        if V::COUNT == 4 {
+            once::put_words(&mut lengths, message.bits());
+        }
         let begun = Begun::<V> {
             tag_mask,
             state,
             sum: Sum::zero(),
+            last: None,
+            lengths: lengths.as_ptr(),
             left: None,
         };
         let counter = progress.next_counter();
-        to_u128(V::tail::<ROUNDS, SEAL>(message, counter, begun, data))
+        V::tag(V::tail::<ROUNDS, SEAL>(message, counter, begun, data))
     }
 }

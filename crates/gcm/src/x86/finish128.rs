@@ -89,6 +89,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const N: usize>(
         schedule,
         nonce,
         lengths,
+        ..
     } = message;
     let Data { src, dst, len } = data;
     // SAFETY: private accesses are within the schedule and constants; shared ones within `len`

@@ -181,6 +181,7 @@ unsafe fn run<const ROUNDS: usize, const SEAL: bool, const N: usize>(
         schedule,
         nonce,
         lengths,
+        ..
     } = message;
     let Data { src, dst, len } = data;
     // SAFETY: private accesses are within the schedule and constants; shared ones within `len`

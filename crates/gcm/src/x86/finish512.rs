@@ -1,30 +1,29 @@
 //! Short messages and the ends of long ones on 512-bit registers.
 //!
-//! A short message is one pass. In most of them the last register has a lane to spare, and then all
-//! is held in place: the lane in which GHASH wants the additional data is the lane in which counter
-//! mode has the block for the tag (J0), and the block of lengths follows the last block of data. So
-//! AES runs once over [J0, C1, C2, …], and one sum of products, reduced once, covers additional
-//! data, ciphertext and lengths. In registers the data therefore sits one block further up than in
-//! memory; it is moved by register shifts, because an access 16 bytes before the data would touch
-//! what the caller has just written there (a header, an IV) and wait for it.
+//! A short message is one pass: AES once over its blocks and the block for the tag (J0), and one
+//! sum of products, reduced once. Data stays in the lanes that it is loaded into. Where the last
+//! register has a lane to spare, J0 is encrypted there, in the last lane; where it is full, J0 is
+//! encrypted beside it in a register of one block. Additional data and lengths share one.
 //!
-//! Where the last register is full, that would take one more. There the data stays where it is, J0
-//! is encrypted beside it in a register of one block, and additional data and lengths share one.
+//! On Intel's processors such a register keeps one of three vector units idle, and a short message
+//! takes half a cycle for each operation on vectors. Loads are free of that: so nonce, additional
+//! data and lengths are put into lanes by loads, and the tag leaves through memory.
 //!
 //! Masks keep every access to the bytes that exist, each once.
 
-use super::bulk::NUMBERS;
+use super::bulk::{KEPT, NUMBERS};
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Quad, Single};
-use super::message::{Begun, Data, Message};
+use super::message::{Additional, Begun, Data, Message};
 use super::once;
-use crate::schedule::Block;
+use crate::schedule::{Block, Schedule};
 use core::arch::x86_64::*;
 
 macro_rules! rounds {
-    ($keys:expr, $state:expr; $($r:literal)*) => {$(
+    ($kept:expr, $keys:expr, $state:expr; $($r:literal)*) => {$(
         if $r < ROUNDS {
-            let key = Quad::splat_from($keys.add($r));
+            let from = if ROUNDS == 10 || $r <= KEPT { $kept } else { $keys };
+            let key = Quad::splat_from(from.add($r));
             for s in &mut $state {
                 *s = s.aes(key);
             }
@@ -43,9 +42,30 @@ pub(super) unsafe fn mask_from(len: usize, at: usize) -> u64 {
 /// The longest message that is one pass, in bytes.
 pub(super) const SHORT_MAX: usize = 256;
 
+/// Counters of a message's last register that has a lane for J0, which is its last, by the number
+/// of registers.
+static NUMBERS_WITH_J0: [[Block; 4]; 4] = {
+    let mut all = [[NUMBERS[1]; 4]; 4];
+    let mut i = 0;
+    while i < 12 {
+        all[i / 3][i % 3] = NUMBERS[2 + i / 3 * 4 + i % 3];
+        i += 1;
+    }
+    all
+};
+
+/// Counters of data, of messages whose registers have no lane for J0.
+static NUMBERS_OF_DATA: [[Block; 4]; 4] = {
+    let mut all = NUMBERS_WITH_J0;
+    let mut i = 0;
+    while i < 4 {
+        all[i][3] = NUMBERS[5 + 4 * i];
+        i += 1;
+    }
+    all
+};
+
 /// Seals or opens a whole message of up to [`SHORT_MAX`] bytes and returns its tag.
-///
-/// `additional` is the last block of additional data with the state before it, byte-reversed.
 ///
 /// # Safety
 /// The processor must have the 512-bit path's instructions; the data must be readable at its source
@@ -53,19 +73,21 @@ pub(super) const SHORT_MAX: usize = 256;
 #[inline(always)]
 pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
     message: Message<'_>,
-    additional: __m128i,
+    additional: Additional<'_>,
     data: Data,
 ) -> __m128i {
     // SAFETY: each function gets the lengths that it demands.
     unsafe {
+        let ends = additional.ends(message);
+        let nonce = Quad::nonce(message.nonce_at);
         macro_rules! with_j0 {
             ($registers:literal) => {
-                short_with_j0::<ROUNDS, SEAL, $registers>(message, additional, data)
+                short_on::<ROUNDS, SEAL, $registers, true>(message.schedule, nonce, ends, data)
             };
         }
         macro_rules! full {
             ($registers:literal) => {
-                short_full::<ROUNDS, SEAL, $registers>(message, additional, data)
+                short_on::<ROUNDS, SEAL, $registers, false>(message.schedule, nonce, ends, data)
             };
         }
         // In steps of the 16 bytes by which the two kinds of messages differ.
@@ -82,117 +104,34 @@ pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
     }
 }
 
-/// [`short`], for messages that leave room for J0 in their registers.
+/// [`short`] on `R` registers, of which the last has a lane for J0 if `WITH_J0`.
 ///
 /// # Safety
-/// As for [`short`]; `R` must be ⌈(len + 16) / 64⌉, and ⌈len / 64⌉ unless that is 0.
+/// As for [`short`]; `R` must be ⌈len / 64⌉, and 1 for no bytes; `WITH_J0` must tell whether
+/// ⌈len / 16⌉ is less than 4·`R`.
 #[inline(always)]
-unsafe fn short_with_j0<const ROUNDS: usize, const SEAL: bool, const R: usize>(
-    message: Message<'_>,
-    additional: __m128i,
+unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const WITH_J0: bool>(
+    schedule: &Schedule,
+    nonce: Quad,
+    ends: __m256i,
     data: Data,
 ) -> __m128i {
-    let Message {
-        schedule, nonce, ..
-    } = message;
     let Data { src, dst, len } = data;
     // SAFETY: masks limit all accesses to the `len` bytes.
     unsafe {
-        let reversal = Quad::splat(ghash::byte_reversal());
-        let keys = once::fresh(schedule.round_keys.as_ptr());
-        let (nonce, first_key) = (Quad::splat(nonce), Quad::splat_from(keys));
-        let mut state = [Quad::zero(); R];
-        for (i, s) in state.iter_mut().enumerate() {
-            *s = nonce.xor3(
-                first_key,
-                Quad::load_private(NUMBERS.as_ptr().add(1 + 4 * i)),
-            );
-        }
-
-        let in_last = mask_from(len, 64 * (R - 1));
-        let mut data = [Quad::zero(); R];
-        for i in 0..R - 1 {
-            data[i].0 = once::load_512::<0>(src.add(64 * i));
-        }
-        // No bytes may be nowhere.
-        if R > 1 || len > 0 {
-            data[R - 1].0 = once::load_512_masked(src.add(64 * (R - 1)), in_last);
-        }
-        let mut input = data;
-        for i in 0..R {
-            let below = if i > 0 { data[i - 1] } else { Quad::zero() };
-            input[i].0 = _mm512_alignr_epi64::<6>(data[i].0, below.0);
-        }
-
-        rounds!(keys, state; 1 2 3 4 5 6 7 8 9 10 11 12 13);
-        let last_key = Quad::splat_from(keys.add(ROUNDS));
-        let mut output = [Quad::zero(); R];
-        for i in 0..R {
-            output[i] = state[i].aes_last(last_key.xor(input[i]));
-        }
-        for i in 0..R {
-            let above = if i + 1 < R {
-                output[i + 1]
-            } else {
-                Quad::zero()
-            };
-            data[i].0 = _mm512_alignr_epi64::<2>(above.0, output[i].0);
-        }
-        for i in 0..R - 1 {
-            once::store_512::<0>(dst.add(64 * i), data[i].0);
-        }
-        if R > 1 || len > 0 {
-            once::store_512_masked(dst.add(64 * (R - 1)), data[R - 1].0, in_last);
-        }
-        // Nothing was loaded into lane 0 of the first register, so this is the encryption of J0.
-        let tag_mask = output[0].first_lane();
-
-        let mut blocks = input;
-        if SEAL {
-            blocks = output;
-            // Keystream in place of bytes that do not exist is not hashed.
-            blocks[R - 1].0 =
-                _mm512_maskz_mov_epi8(mask_from(len + 16, 64 * (R - 1)), blocks[R - 1].0);
-        }
-        for b in &mut blocks {
-            *b = b.permute(reversal);
-        }
-        blocks[0].0 = _mm512_inserti32x4::<0>(blocks[0].0, additional);
-        let data_blocks = len.div_ceil(16);
-        let powers = schedule.powers_from(data_blocks + 2);
-        hash::<R>(message, blocks, powers, data_blocks + 1, tag_mask)
-    }
-}
-
-/// [`short`], for messages whose blocks fill their registers.
-///
-/// # Safety
-/// As for [`short`]; ⌈len / 16⌉ must be 4·`R`.
-#[inline(always)]
-unsafe fn short_full<const ROUNDS: usize, const SEAL: bool, const R: usize>(
-    message: Message<'_>,
-    additional: __m128i,
-    data: Data,
-) -> __m128i {
-    let Message {
-        schedule,
-        nonce,
-        lengths,
-    } = message;
-    let Data { src, dst, len } = data;
-    // SAFETY: masks limit all accesses to the `len` bytes.
-    unsafe {
-        let reversal = Quad::splat(ghash::byte_reversal());
         let in_last = mask_from(len, 64 * (R - 1));
         let mut input = [Quad::zero(); R];
         for i in 0..R - 1 {
             input[i].0 = once::load_512::<0>(src.add(64 * i));
         }
-        input[R - 1].0 = once::load_512_masked(src.add(64 * (R - 1)), in_last);
+        // No bytes may be nowhere.
+        if R > 1 || !WITH_J0 || len > 0 {
+            input[R - 1].0 = once::load_512_masked(src.add(64 * (R - 1)), in_last);
+        }
 
         // The part of the hash that does not wait for the cipher.
-        let first = schedule.powers_from(4 * R + 2);
-        let ends = _mm256_set_m128i(lengths, additional);
+        let blocks = if WITH_J0 { len.div_ceil(16) } else { 4 * R };
+        let first = schedule.powers_from(blocks + 2);
         let end_powers = _mm256_set_m128i(
             Single::<true>::load_private(schedule.powers_from(1)).0,
             Single::<true>::load_private(first).0,
@@ -203,14 +142,20 @@ unsafe fn short_full<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         );
 
         let keys = once::fresh(schedule.round_keys.as_ptr());
-        let first_key = Quad::splat_from(keys);
-        let one = Single::<true>::load_private(NUMBERS.as_ptr().add(1));
-        let mut j0 = Single(nonce).xor3(Single(first_key.first_lane()), one);
-        let nonce = Quad::splat(nonce);
+        let first_key = Quad(once::splat_512(keys));
         let mut state = [Quad::zero(); R];
         for (i, s) in state.iter_mut().enumerate() {
-            let numbers = Quad::load_private(NUMBERS.as_ptr().add(2 + 4 * i));
-            *s = nonce.xor3(first_key, numbers);
+            let numbers = if WITH_J0 && i == R - 1 {
+                &NUMBERS_WITH_J0[i]
+            } else {
+                &NUMBERS_OF_DATA[i]
+            };
+            *s = nonce.xor3(first_key, Quad::load_private(numbers.as_ptr()));
+        }
+        let mut j0 = Single::<true>::zero();
+        if !WITH_J0 {
+            let one = Single::load_private(NUMBERS.as_ptr().add(1));
+            j0 = Single(nonce.first_lane()).xor3(Single(first_key.first_lane()), one);
         }
         macro_rules! rounds_with_j0 {
             ($($r:literal)*) => {$(
@@ -219,31 +164,39 @@ unsafe fn short_full<const ROUNDS: usize, const SEAL: bool, const R: usize>(
                     for s in &mut state {
                         *s = s.aes(key);
                     }
-                    j0 = j0.aes(Single(key.first_lane()));
+                    if !WITH_J0 {
+                        j0 = j0.aes(Single(key.first_lane()));
+                    }
                 }
             )*};
         }
         rounds_with_j0!(1 2 3 4 5 6 7 8 9 10 11 12 13);
-        let last_key = Quad::splat_from(keys.add(ROUNDS));
-        let tag_mask = j0.aes_last(Single(last_key.first_lane())).0;
-        let mut blocks = input;
+        let last_key = Quad(once::splat_512(keys.add(ROUNDS)));
+        let mut output = [Quad::zero(); R];
         for i in 0..R {
-            let output = state[i].aes_last(last_key.xor(input[i]));
-            let to = dst.add(64 * i);
-            if i + 1 < R {
-                once::store_512::<0>(to, output.0);
-            } else {
-                once::store_512_masked(to, output.0, in_last);
-            }
-            if SEAL {
-                blocks[i] = output;
-            }
+            output[i] = state[i].aes_last(last_key.xor(input[i]));
         }
+        for i in 0..R - 1 {
+            once::store_512::<0>(dst.add(64 * i), output[i].0);
+        }
+        if R > 1 || !WITH_J0 || len > 0 {
+            once::store_512_masked(dst.add(64 * (R - 1)), output[R - 1].0, in_last);
+        }
+        let tag_mask = if WITH_J0 {
+            // Nothing was loaded into that lane, so this is the encryption of J0.
+            _mm512_extracti32x4_epi32::<3>(output[R - 1].0)
+        } else {
+            j0.aes_last(Single(last_key.first_lane())).0
+        };
+
+        let mut blocks = input;
         if SEAL {
+            blocks = output;
             // Keystream in place of bytes that do not exist is not hashed.
             let last = &mut blocks[R - 1].0;
             *last = _mm512_maskz_mov_epi8(in_last, *last);
         }
+        let reversal = Quad::splat(ghash::byte_reversal());
         let powers = once::fresh(first.add(1));
         for i in 0..R {
             let block = blocks[i].permute(reversal);
@@ -270,50 +223,101 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
     // SAFETY: the number of registers passed is ⌈len / 64⌉, as the function demands.
     unsafe {
         macro_rules! on {
-            ($registers:literal) => {
-                tail_on::<ROUNDS, SEAL, $registers>(message, counter, begun, data)
+            ($registers:literal, $few:literal) => {
+                tail_on::<ROUNDS, SEAL, $registers, $few>(message, counter, begun, data)
             };
         }
-        match data.len.div_ceil(64) {
-            0 => {
-                let block = Quad::in_first_lane(_mm_xor_si128(begun.state, message.lengths));
-                let h = Quad::load_private(message.schedule.powers_from(1));
-                let hash = ghash::multiply(block, h).first_lane();
-                _mm_xor_si128(
-                    _mm_shuffle_epi8(hash, ghash::byte_reversal()),
-                    begun.tag_mask,
-                )
+        let sum = match data.len {
+            0 => with_lengths::<0>(
+                message.schedule,
+                begun.lengths,
+                [],
+                0,
+                Before::of::<true>(begun, message, 1),
+            ),
+            1..=FEW_MAX => on!(1, true),
+            33..=64 => on!(1, false),
+            65..=128 => on!(2, false),
+            129..=192 => on!(3, false),
+            _ => on!(4, false),
+        };
+        let hash = sum.reduce().sum_of_lanes();
+        _mm_xor_si128(
+            _mm_shuffle_epi8(hash, ghash::byte_reversal()),
+            begun.tag_mask,
+        )
+    }
+}
+
+/// The bytes up to which the end of a message and the block of lengths are fewer than four blocks.
+const FEW_MAX: usize = 32;
+
+/// The hash of what comes before the end of a message.
+#[derive(Clone, Copy)]
+enum Before {
+    /// The summand of the sum over the end, whose blocks it allows for.
+    Sum(Sum<Quad>),
+    /// The summand of the end's first register.
+    Lanes(Quad),
+}
+
+impl Before {
+    /// Returns it for `after` blocks that follow, that of lengths included: fewer than four if
+    /// `FEW`.
+    #[inline(always)]
+    unsafe fn of<const FEW: bool>(begun: Begun<Quad>, message: Message<'_>, after: usize) -> Self {
+        let schedule = message.schedule;
+        // SAFETY: under the contract of Lanes.
+        unsafe {
+            match begun.last {
+                Some(last) if FEW => Self::Sum(last.sum(schedule, after)),
+                Some(last) => Self::Lanes(last.lanes(schedule)),
+                None => {
+                    let state = Quad::in_first_lane(begun.state);
+                    if FEW {
+                        let powers = Quad::load_private(schedule.powers_from(after));
+                        Self::Sum(Sum::of(state, powers))
+                    } else {
+                        Self::Lanes(state)
+                    }
+                }
             }
-            1 => on!(1),
-            2 => on!(2),
-            3 => on!(3),
-            _ => on!(4),
         }
     }
 }
 
+/// Returns the sum of the products of the end and of what comes before it. `FEW` is for up to
+/// [`FEW_MAX`] bytes.
+///
 /// # Safety
 /// As for [`tail`]; `R` must be ⌈len / 64⌉.
 #[inline(always)]
-unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
+unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const FEW: bool>(
     message: Message<'_>,
     counter: u32,
     begun: Begun<Quad>,
     data: Data,
-) -> __m128i {
-    let Message {
-        schedule, nonce, ..
-    } = message;
+) -> Sum<Quad> {
+    let schedule = message.schedule;
     let Data { src, dst, len } = data;
     // SAFETY: the mask limits accesses to the `len` bytes.
     unsafe {
         let reversal = Quad::splat(ghash::byte_reversal());
-        let keys = once::fresh(schedule.round_keys.as_ptr());
+        // The steps have these in registers, and of AES-256 not the others.
+        let kept = schedule.round_keys.as_ptr();
+        let keys = if ROUNDS == 10 {
+            kept
+        } else {
+            once::fresh(kept)
+        };
         let first_key = Quad::splat_from(keys);
-        let nonce = Quad::splat(_mm_insert_epi32::<3>(nonce, counter.swap_bytes() as i32));
+        let nonce = Quad::nonce(message.nonce_at);
+        let nonce = nonce.with_last_words(counter.swap_bytes());
+        // Not those that the steps have in registers, which they would keep for this.
+        let numbers = once::fresh(NUMBERS.as_ptr());
         let mut state = [Quad::zero(); R];
         for (i, s) in state.iter_mut().enumerate() {
-            *s = nonce.xor3(first_key, Quad::load_private(NUMBERS.as_ptr().add(4 * i)));
+            *s = nonce.xor3(first_key, Quad::load_private(numbers.add(4 * i)));
         }
         let in_last = mask_from(len, 64 * (R - 1));
         let mut input = [Quad::zero(); R];
@@ -325,7 +329,9 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
                 once::load_512_masked(p, in_last)
             };
         }
-        rounds!(keys, state; 1 2 3 4 5 6 7 8 9 10 11 12 13);
+        let data_blocks = len.div_ceil(16);
+        let before = Before::of::<FEW>(begun, message, data_blocks + 1);
+        rounds!(kept, keys, state; 1 2 3 4 5 6 7 8 9 10 11 12 13);
         let last_key = Quad::splat_from(keys.add(ROUNDS));
         let mut blocks = input;
         for i in 0..R {
@@ -346,46 +352,48 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         for b in &mut blocks {
             *b = b.permute(reversal);
         }
-        blocks[0] = blocks[0].xor(Quad::in_first_lane(begun.state));
-        let data_blocks = len.div_ceil(16);
-        let powers = schedule.powers_from(data_blocks + 1);
-        hash::<R>(message, blocks, powers, data_blocks, begun.tag_mask)
+        with_lengths(schedule, begun.lengths, blocks, data_blocks, before)
     }
 }
 
-/// The tag over `blocks`, of which the first `count` are in use, and the block of lengths after
-/// them.
+/// Returns the sum of the products of `blocks`, of which the first `count` are in use, of the block
+/// of lengths after them, and of what comes before them.
 ///
 /// # Safety
-/// `powers` must be followed by `R` registers of powers; the processor as for [`short`].
+/// `R` must be ⌈count / 4⌉; the processor as for [`short`].
 #[inline(always)]
-unsafe fn hash<const R: usize>(
-    message: Message<'_>,
+unsafe fn with_lengths<const R: usize>(
+    schedule: &Schedule,
+    lengths: *const Block,
     mut blocks: [Quad; R],
-    powers: *const Block,
     count: usize,
-    tag_mask: __m128i,
-) -> __m128i {
+    before: Before,
+) -> Sum<Quad> {
     // SAFETY: the caller's contract.
     unsafe {
-        let powers = once::fresh(powers);
+        let powers = once::fresh(schedule.powers_from(count + 1));
+        let lengths = _mm_load_si128(lengths.cast());
         let lane = count % 4;
         if lane > 0 {
             let last = &mut blocks[R - 1].0;
-            *last = _mm512_mask_broadcast_i32x4(*last, 0xf << (4 * lane), message.lengths);
+            *last = _mm512_mask_broadcast_i32x4(*last, 0xf << (4 * lane), lengths);
         }
-        let mut sum = Sum::of(blocks[0], Quad::load_private(powers));
-        for i in 1..R {
+        let mut sum = Sum::zero();
+        match before {
+            Before::Sum(before) => sum = before,
+            // After the lengths, for it is added to their lane too.
+            Before::Lanes(lanes) => blocks[0] = blocks[0].xor(lanes),
+        }
+        for i in 0..R {
             sum.add(blocks[i], Quad::load_private(powers.add(4 * i)));
         }
         if lane == 0 {
             // The registers are full: the lengths take the first lane of one more.
             sum.add(
-                Quad::in_first_lane(message.lengths),
-                Quad::load_private(message.schedule.powers_from(1)),
+                Quad::in_first_lane(lengths),
+                Quad::load_private(schedule.powers_from(1)),
             );
         }
-        let hash = sum.reduce().sum_of_lanes();
-        _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
+        sum
     }
 }

@@ -4,8 +4,11 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::ghash::Sum;
+use super::message::load_nonce;
 use super::{narrow, once};
+use crate::columns::Unaligned;
 use crate::schedule::Block;
+use crate::Nonce;
 use core::arch::x86_64::*;
 
 /// A register of [`Lanes::COUNT`] blocks.
@@ -24,6 +27,11 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn zero() -> Self;
     /// One block in every lane.
     unsafe fn splat(block: __m128i) -> Self;
+    /// A nonce with a zero counter in every lane.
+    #[inline(always)]
+    unsafe fn nonce(nonce: &Nonce) -> Self {
+        unsafe { Self::splat(load_nonce(nonce)) }
+    }
     /// One block of key material from memory in every lane.
     unsafe fn splat_from(p: *const Block) -> Self;
     /// `COUNT` blocks of private memory.
@@ -135,11 +143,6 @@ pub(super) unsafe trait Lanes: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Quad(pub(super) __m512i);
 
-/// A register in memory, at any address. Reading its field takes no function, where the intrinsic
-/// is a call in a debug build.
-#[repr(C, packed)]
-struct Unaligned<T>(T);
-
 /// Two blocks: AVX2 with VAES and VPCLMULQDQ.
 #[derive(Clone, Copy)]
 pub(super) struct Pair(pub(super) __m256i);
@@ -178,6 +181,7 @@ unsafe impl Lanes for Quad {
     const VEX: bool = true;
     #[inline(always)] unsafe fn zero() -> Self { unsafe { Self(_mm512_setzero_si512()) } }
     #[inline(always)] unsafe fn splat(b: __m128i) -> Self { unsafe { Self(_mm512_broadcast_i32x4(b)) } }
+    #[inline(always)] unsafe fn nonce(nonce: &Nonce) -> Self { unsafe { Self(once::load_words_512(nonce.words())) } }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m512i>>()).0) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm512_storeu_si512(p.cast(), v.0) } }
@@ -193,7 +197,7 @@ unsafe impl Lanes for Quad {
     #[inline(always)] unsafe fn and(self, b: Self) -> Self { unsafe { Self(_mm512_and_si512(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm512_xor_si512(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { Self(_mm512_ternarylogic_epi64::<0x96>(self.0, b.0, c.0)) } }
-    #[inline(always)] unsafe fn with_last_words(self, w: u32) -> Self { unsafe { Self(_mm512_mask_set1_epi32(self.0, 0x8888, w as i32)) } }
+    #[inline(always)] unsafe fn with_last_words(self, w: u32) -> Self { unsafe { Self(once::with_last_words_512(self.0, w)) } }
     #[inline(always)] unsafe fn load_head<const I: usize>(p: *const u8) -> Self { unsafe {
         if I == 0 { Self(once::load_upper_half_512(p)) } else { Self::load_once::<I>(p.wrapping_sub(32)) }
     } }
@@ -204,7 +208,7 @@ unsafe impl Lanes for Quad {
         if I == 0 { Some(_mm256_extracti128_si256::<1>(_mm512_castsi512_si256(self.0))) } else { None }
     } }
     #[inline(always)] unsafe fn with_head<const I: usize>(self, b: __m128i) -> Self { unsafe {
-        if I == 0 { Self(_mm512_inserti64x4::<0>(self.0, _mm256_inserti128_si256::<1>(_mm256_setzero_si256(), b))) } else { self }
+        if I == 0 { Self(_mm512_inserti32x4::<1>(_mm512_inserti64x4::<0>(self.0, _mm256_setzero_si256()), b)) } else { self }
     } }
     #[inline(always)] unsafe fn permute(self, o: Self) -> Self { unsafe { Self(_mm512_shuffle_epi8(self.0, o.0)) } }
     #[inline(always)] unsafe fn swap_halves(self) -> Self { unsafe { Self(_mm512_shuffle_epi32::<0x4e>(self.0)) } }

@@ -1,10 +1,13 @@
 //! A message as the kernels see it: in registers, byte-reversed if it is hashed.
 
+use super::bulk::Last;
 use super::ghash::{self, Sum};
-use super::lanes::{Lanes, Single};
-use crate::columns::words;
-use crate::kernel::AAD_SERIAL_MAX;
+use super::lanes::{Lanes, Pair, Quad, Single};
+use super::once;
+use crate::columns::{words, Unaligned};
+use crate::kernel::{AAD_SERIAL_MAX, AAD_SHORT_MAX};
 use crate::schedule::{Block, Schedule, POWER_MAX};
+use crate::Nonce;
 use core::arch::x86_64::*;
 
 /// The values that all parts of a message share.
@@ -13,9 +16,111 @@ pub(super) struct Message<'k> {
     pub(super) schedule: &'k Schedule,
     /// The nonce with a zero counter.
     pub(super) nonce: __m128i,
+    /// The same in memory.
+    pub(super) nonce_at: &'k Nonce,
     /// The block of lengths, byte-reversed.
     pub(super) lengths: __m128i,
+    /// The length of the data in bytes, and of the additional data.
+    pub(super) data_len: u64,
+    pub(super) aad_len: usize,
 }
+
+impl<'k> Message<'k> {
+    /// A message of `data_len` bytes with `aad_len` bytes of additional data.
+    #[inline(always)]
+    pub(super) unsafe fn new(
+        schedule: &'k Schedule,
+        nonce: &'k Nonce,
+        aad_len: usize,
+        data_len: u64,
+    ) -> Self {
+        // SAFETY: SSE2 is part of x86-64.
+        unsafe {
+            Self {
+                schedule,
+                nonce: load_nonce(nonce),
+                nonce_at: nonce,
+                lengths: _mm_set_epi64x((aad_len as i64) << 3, (data_len as i64) << 3),
+                data_len,
+                aad_len,
+            }
+        }
+    }
+
+    /// The words of the block of lengths, byte-reversed.
+    #[inline(always)]
+    pub(super) fn bits(&self) -> [u64; 2] {
+        [self.data_len << 3, (self.aad_len as u64) << 3]
+    }
+}
+
+/// Additional data, and what of it is hashed.
+#[derive(Clone, Copy)]
+pub(super) enum Additional<'a> {
+    /// Up to [`AAD_SHORT_MAX`] bytes.
+    Short(&'a [u8]),
+    /// Any number of bytes.
+    Any(&'a [u8]),
+    /// The last block with the state before it, byte-reversed.
+    Hashed(__m128i),
+}
+
+impl Additional<'_> {
+    /// The last block with the state before it, byte-reversed.
+    #[inline(always)]
+    pub(super) unsafe fn block<V: Lanes>(self, schedule: &Schedule) -> __m128i {
+        // SAFETY: under the contract of Lanes.
+        unsafe {
+            match self {
+                Self::Short(aad) => load_partial(aad),
+                Self::Any(aad) => hash_additional::<V>(schedule, aad),
+                Self::Hashed(block) => block,
+            }
+        }
+    }
+
+    /// The same, and the block of lengths after it, byte-reversed both.
+    ///
+    /// The usual 8 or 12 bytes go from memory to their lane, both lengths from one register for
+    /// integers, and one shuffle reverses and spreads them.
+    #[inline(always)]
+    pub(super) unsafe fn ends(self, message: Message<'_>) -> __m256i {
+        // SAFETY: under the contract of Lanes; `aad` has the bytes that are loaded.
+        unsafe {
+            let aad = match self {
+                Self::Short(aad) => aad,
+                _ => {
+                    let block = self.block::<Quad>(message.schedule);
+                    return _mm256_set_m128i(message.lengths, block);
+                }
+            };
+            let block = load_short(aad);
+            let lengths = once::two_times_eight(message.data_len, aad.len());
+            let both = _mm256_blend_epi32::<0xf0>(
+                _mm256_zextsi128_si256(block),
+                _mm256_set1_epi64x(lengths as i64),
+            );
+            _mm256_shuffle_epi8(both, Pair::load_private(ENDS_ORDER.as_ptr()).0)
+        }
+    }
+}
+
+/// Reverses the bytes of the first block, and of the second spreads the first two words of four
+/// bytes.
+static ENDS_ORDER: [Block; 2] = {
+    let mut order = [Block::ZERO; 2];
+    let mut i = 0;
+    while i < 16 {
+        order[0].0[i] = 15 - i as u8;
+        order[1].0[i] = match i {
+            0..4 => i as u8,
+            8..12 => i as u8 - 4,
+            _ => 0x80,
+        };
+        i += 1;
+    }
+    order
+};
 
 /// The bytes to be worked on.
 #[derive(Clone, Copy)]
@@ -34,31 +139,51 @@ pub(super) struct Begun<V> {
     pub(super) state: __m128i,
     /// On registers of two blocks what is added to the hash of the end, whose blocks it allows for.
     pub(super) sum: Sum<V>,
+    /// On registers of four blocks the last step, unless `state` covers it.
+    pub(super) last: Option<Last<V>>,
+    /// On registers of four blocks the block of lengths, byte-reversed. In memory: a register that
+    /// is held over the steps costs one of theirs.
+    pub(super) lengths: *const Block,
     /// On registers of one block the last step, which is still to be hashed.
     pub(super) left: Option<*const Block>,
 }
 
 /// Loads a nonce, with a zero counter.
 #[inline(always)]
-pub(super) unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
-    // SAFETY: both parts are within the 12 bytes.
+pub(super) unsafe fn load_nonce(nonce: &Nonce) -> __m128i {
+    let words = nonce.words().as_ptr();
+    // SAFETY: 8 bytes and 4 of the 16. The words may just have been stored, so each has a load of
+    // its own.
     unsafe {
-        let low = _mm_loadl_epi64(nonce.as_ptr().cast());
-        let high = nonce.as_ptr().add(8).cast::<i32>().read_unaligned();
-        _mm_insert_epi32::<2>(low, high)
+        let low = _mm_loadl_epi64(words.cast());
+        _mm_insert_epi32::<2>(low, words.add(1).cast::<i32>().read())
     }
 }
 
-/// Loads up to 16 bytes of private memory, zero-padded and byte-reversed.
+/// Loads up to 16 bytes of private memory, zero-padded.
 ///
 /// A masked load would be shorter, but it would wait for stores in flight to the bytes that its
 /// mask leaves out: headers and tags are often stored next to additional data just before.
 #[inline(always)]
+unsafe fn load_short(bytes: &[u8]) -> __m128i {
+    // SAFETY: SSE4.1 is part of every path; loads are within the slice.
+    unsafe {
+        if bytes.len() == 12 {
+            // ESP with extended sequence numbers, and TLS.
+            let low = _mm_loadl_epi64(bytes.as_ptr().cast());
+            let high = &*bytes.as_ptr().add(8).cast::<Unaligned<i32>>();
+            return _mm_insert_epi32::<2>(low, high.0);
+        }
+        let [low, high] = words(bytes);
+        _mm_set_epi64x(high as i64, low as i64)
+    }
+}
+
+/// [`load_short`], byte-reversed.
+#[inline(always)]
 unsafe fn load_partial(bytes: &[u8]) -> __m128i {
-    let [low, high] = words(bytes);
-    // Reversed, the first byte is the highest.
-    // SAFETY: SSE2 is part of x86-64.
-    unsafe { _mm_set_epi64x(low.swap_bytes() as i64, high.swap_bytes() as i64) }
+    // SAFETY: SSSE3 is part of every path.
+    unsafe { _mm_shuffle_epi8(load_short(bytes), ghash::byte_reversal()) }
 }
 
 /// Hashes all additional data but for the multiplication that follows its last block.
@@ -66,6 +191,9 @@ unsafe fn load_partial(bytes: &[u8]) -> __m128i {
 pub(super) unsafe fn hash_additional<V: Lanes>(schedule: &Schedule, aad: &[u8]) -> __m128i {
     // SAFETY: under the contract of Lanes.
     unsafe {
+        if aad.len() <= AAD_SHORT_MAX {
+            return load_partial(aad);
+        }
         if aad.len() <= AAD_SERIAL_MAX {
             return hash_serial(schedule, aad);
         }
@@ -77,7 +205,7 @@ pub(super) unsafe fn hash_additional<V: Lanes>(schedule: &Schedule, aad: &[u8]) 
 
 /// [`hash_additional`] one block after the other: little code, and right for any length.
 #[inline(always)]
-pub(super) unsafe fn hash_serial(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
+unsafe fn hash_serial(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
     // SAFETY: under the contract of Lanes; blocks are within `aad`.
     unsafe {
         let mut state = _mm_setzero_si128();
@@ -132,13 +260,6 @@ unsafe fn hash_together<V: Lanes>(schedule: &Schedule, blocks: &[u8]) -> __m128i
 unsafe fn load_reversed(block: *const u8) -> __m128i {
     // SAFETY: under the contract of Lanes; the caller's 16 bytes.
     unsafe { _mm_shuffle_epi8(_mm_loadu_si128(block.cast()), ghash::byte_reversal()) }
-}
-
-/// Returns the block of lengths in bits, byte-reversed.
-#[inline(always)]
-pub(super) unsafe fn length_block(aad_len: usize, data_len: u64) -> __m128i {
-    // SAFETY: SSE2 is part of x86-64.
-    unsafe { _mm_set_epi64x((aad_len as i64) << 3, (data_len as i64) << 3) }
 }
 
 /// Returns the bytes of a register as a number.

@@ -163,7 +163,15 @@ mod tests {
         // SAFETY: the caller has asked for the instructions; both sides have `data.len()` bytes.
         let tag = unsafe {
             (kernel.fill)(&mut schedule, &key);
-            kernel.whole(seal, &schedule, &[7; 12], aad, from, to, data.len())
+            kernel.whole(
+                seal,
+                &schedule,
+                &crate::Nonce::from([7; 12]),
+                aad,
+                from,
+                to,
+                data.len(),
+            )
         };
         (out, tag)
     }

@@ -11,6 +11,7 @@ use super::lanes::Pair;
 use crate::schedule::Block;
 use core::arch::asm;
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
 /// Loads the I-th 64 bytes from `p` on.
 ///
@@ -330,8 +331,9 @@ pub(super) unsafe fn load_upper_half_512(p: *const u8) -> __m512i {
     let v;
     // SAFETY: reads 32 bytes that the caller vouches for, and changes nothing else.
     unsafe {
-        asm!("vbroadcasti64x4 {v} {{{k}}}{{z}}, ymmword ptr [{p}]", v = lateout(zmm_reg) v, p = in(reg) p,
-            k = in(kreg) 0xf0_u8, options(nostack, readonly, preserves_flags));
+        asm!("vinserti64x4 {v}, {zero}, ymmword ptr [{p}], 1", v = lateout(zmm_reg) v,
+            zero = in(zmm_reg) _mm512_setzero_si512(), p = in(reg) p,
+            options(nostack, readonly, preserves_flags));
     }
     v
 }
@@ -381,12 +383,86 @@ pub(super) unsafe fn store_4_512_masked(p: [*mut u8; 4], v: [__m512i; 4], mask: 
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn load_words_512(p: *const [u64; 2]) -> __m512i {
     let v;
+    // Not `_`, of which LLVM may not know that it is a register of 512 bits.
+    let _high: __m512i;
     // SAFETY: reads 16 bytes that the caller vouches for.
     unsafe {
-        asm!("vpbroadcastq {v}, qword ptr [{p}]", "vpbroadcastq {v} {{{k}}}, qword ptr [{p} + 8]", v = out(zmm_reg) v,
-            p = in(reg) p, k = in(kreg) 0xaa_u8, options(pure, readonly, nostack, preserves_flags));
+        asm!("vpbroadcastq {v}, qword ptr [{p}]", "vpbroadcastq {high}, qword ptr [{p} + 8]",
+            "vpunpcklqdq {v}, {v}, {high}", v = out(zmm_reg) v, high = out(zmm_reg) _high,
+            p = in(reg) p, options(pure, readonly, nostack, preserves_flags));
     }
     v
+}
+
+/// The last 32-bit word of every lane replaced, by a mask: the compiler would permute two
+/// registers by a third.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn with_last_words_512(mut v: __m512i, word: u32) -> __m512i {
+    // SAFETY: registers only.
+    unsafe {
+        asm!("vpbroadcastd {v} {{{k}}}, {word:e}", v = inout(zmm_reg) v, word = in(reg) word,
+            k = in(kreg) 0x8888_u16, options(pure, nomem, nostack, preserves_flags));
+    }
+    v
+}
+
+/// One block of private memory in every lane, by a load: a block that is needed alone too the
+/// compiler would load alone, and broadcast by the only unit for that.
+///
+/// # Safety
+/// It must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn splat_512(p: *const Block) -> __m512i {
+    let v;
+    // SAFETY: reads 16 bytes that the caller vouches for.
+    unsafe {
+        asm!("vbroadcasti32x4 {v}, xmmword ptr [{p}]", v = lateout(zmm_reg) v, p = in(reg) p,
+            options(pure, readonly, nostack, preserves_flags));
+    }
+    v
+}
+
+/// Both numbers times eight, the second in the upper half. One block of assembly, or the compiler
+/// would compute parts of it long before and save registers for them.
+#[inline(always)]
+pub(super) fn two_times_eight(low: u64, mut high: usize) -> u64 {
+    // SAFETY: arithmetic.
+    unsafe {
+        asm!("shl {high}, 35", "lea {high}, [{high} + 8 * {low}]", high = inout(reg) high,
+            low = in(reg) low, options(pure, nomem, nostack));
+    }
+    high as u64
+}
+
+/// Moves two words to memory, each by a store of its own: the compiler would make a register for
+/// vectors of them.
+#[inline(always)]
+pub(super) unsafe fn put_words(place: &mut MaybeUninit<Block>, [low, high]: [u64; 2]) {
+    // SAFETY: writes the 16 bytes of the block.
+    unsafe {
+        asm!("mov qword ptr [{p}], {low}", "mov qword ptr [{p} + 8], {high}",
+            p = in(reg) place.as_mut_ptr(), low = in(reg) low, high = in(reg) high,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// A block as two words in registers for integers, through memory, which is wiped: moves from
+/// vectors take three operations on them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn words_of_block(v: __m128i) -> [u64; 2] {
+    let mut room = MaybeUninit::<Block>::uninit();
+    let (low, high);
+    // SAFETY: reads and writes the room alone.
+    unsafe {
+        asm!("vmovdqa xmmword ptr [{p}], {v}", "mov {low}, qword ptr [{p}]",
+            "mov {high}, qword ptr [{p} + 8]", "vmovdqa xmmword ptr [{p}], {zero}",
+            v = in(xmm_reg) v, zero = in(xmm_reg) _mm_setzero_si128(), p = in(reg) room.as_mut_ptr(),
+            low = out(reg) low, high = out(reg) high, options(nostack, preserves_flags));
+    }
+    [low, high]
 }
 
 /// Makes the compiler compute all five before anything that depends on one of them, without an

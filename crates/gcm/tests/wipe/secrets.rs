@@ -156,6 +156,32 @@ fn open_five(key: &Key, _: &[u8], sealed: &[u8], tag: &Tag) {
     assert_eq!(open_each(packets, |_, _| {}), 5);
 }
 
+/// The right tag is all that a forgery lacks: a ciphertext that comes with another one must not
+/// leave it. (The portable path holds it over its wipe of the stack.)
+#[test]
+fn a_forgery_leaves_no_right_tag_on_the_stack() {
+    for path in paths().into_iter().filter(|path| *path != Path::Portable) {
+        for key_len in [16, 32] {
+            let key = Key::with_path(&key_bytes(key_len), path).expect("an available path");
+            for len in [0, 1, 16, 60, 64, 100, 256, 300, 512, 1000, 3000] {
+                let mut sealed = vec![0x5a; len];
+                let right = key.seal_in_place(Nonce::from(NONCE), &AAD, &mut sealed);
+                let right = *right.expect("a short message").as_bytes();
+                let wrong = Tag::from(right.map(|byte| !byte));
+                let mut out = vec![0; len];
+                let (stack, opened) = stack::after(|| {
+                    let from = SharedRead::from(&sealed[..]);
+                    key.open(&Nonce::from(NONCE), &AAD, from, &wrong, &mut out)
+                });
+                assert_eq!(opened, Err(Error::Forged));
+                // Halves too, for tags are compared as words.
+                let left = right.chunks(8).any(|half| holds(stack.all(), half));
+                assert!(!left, "{path}, {key_len}, {len}");
+            }
+        }
+    }
+}
+
 /// A control: a secret that is not wiped must be found.
 fn keep_a_block(_: &Key, plaintext: &[u8], _: &[u8], _: &Tag) {
     let mut block = [0u8; 64];
