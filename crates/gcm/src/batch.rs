@@ -502,12 +502,14 @@ impl<'a> Packet<'a> {
     /// Source and destination must still be what the constructors checked.
     #[inline]
     unsafe fn whole<O: Operation>(&self) -> O::Outcome {
-        let nonce = Nonce::of_words(&self.nonce);
+        // A copy: a reference into the packet would force all of it into memory, also where it
+        // joins a batch.
+        let nonce = Nonce::of_words(&self.nonce).copy();
         let output = (self.dst, self.len);
         // SAFETY: the caller's contract.
         unsafe {
             let key = self.key;
-            let computed = key.whole(O::SEAL, nonce, self.aad, self.src, self.dst, self.len);
+            let computed = key.whole(O::SEAL, &nonce, self.aad, self.src, self.dst, self.len);
             O::conclude(Tag::from_u128(computed), || self.tag, output)
         }
     }

@@ -96,18 +96,19 @@ impl Schedule {
         let mut powers = len.div_ceil(16) + 2;
         if len > shape.short_max {
             let behind = len - shape.head_len;
-            // Head and steps end with a power for each block of a step, the rest has fewer than a
-            // step, and on narrower registers both are in one sum. Steps are powers of two.
+            // The rest has fewer blocks than a step. On registers of four blocks it is in one sum
+            // with the last step if it is shorter than a register, and that is in one sum with the
+            // steps before it if not; on narrower registers it always is. Steps are powers of two.
             let steps = behind >> shape.step_len.trailing_zeros();
             let rest = behind & (shape.step_len - 1);
             let (step, rest) = (shape.step_len / 16, rest.div_ceil(16) + 1);
-            powers = if shape.lanes == 4 {
-                step.max(rest)
-            } else {
-                step + rest
-            };
             let registers = shape.step_len / (16 * shape.lanes);
-            let strides = (steps * registers).min(STRIDES);
+            let mut strides = (steps * registers).min(STRIDES);
+            powers = step + rest;
+            if shape.lanes == 4 && rest >= shape.lanes {
+                powers = rest;
+                strides = strides.max(registers);
+            }
             if shape.lanes == 1 {
                 powers = powers.max(strides);
             } else {
