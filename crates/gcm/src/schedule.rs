@@ -97,15 +97,16 @@ impl Schedule {
         if len > shape.short_max {
             let behind = len - shape.head_len;
             // The rest has fewer blocks than a step. On registers of four blocks it is in one sum
-            // with the last step if it is shorter than a register, and that is in one sum with the
-            // steps before it if not; on narrower registers it always is. Steps are powers of two.
+            // with the last step if it is no longer than a register; if it is, that step is in one
+            // sum with those before it. On narrower registers it always is in one sum with the
+            // step. Steps are powers of two.
             let steps = behind >> shape.step_len.trailing_zeros();
             let rest = behind & (shape.step_len - 1);
             let (step, rest) = (shape.step_len / 16, rest.div_ceil(16) + 1);
             let registers = shape.step_len / (16 * shape.lanes);
             let mut strides = (steps * registers).min(STRIDES);
             powers = step + rest;
-            if shape.lanes == 4 && rest >= shape.lanes {
+            if shape.lanes == 4 && rest > shape.lanes {
                 powers = rest;
                 strides = strides.max(registers);
             }

@@ -236,7 +236,7 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
                 Before::of::<true>(begun, message, 1),
             ),
             1..=FEW_MAX => on!(1, true),
-            33..=64 => on!(1, false),
+            49..=64 => on!(1, false),
             65..=128 => on!(2, false),
             129..=192 => on!(3, false),
             _ => on!(4, false),
@@ -249,8 +249,9 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
     }
 }
 
-/// The bytes up to which the end of a message and the block of lengths are fewer than four blocks.
-const FEW_MAX: usize = 32;
+/// The bytes up to which the end of a message and the block of lengths are at most four blocks: for
+/// as many the schedule has powers beside those of the last step.
+const FEW_MAX: usize = 48;
 
 /// The hash of what comes before the end of a message.
 #[derive(Clone, Copy)]
@@ -262,8 +263,7 @@ enum Before {
 }
 
 impl Before {
-    /// Returns it for `after` blocks that follow, that of lengths included: fewer than four if
-    /// `FEW`.
+    /// Returns it for `after` blocks that follow, that of lengths included: at most four if `FEW`.
     #[inline(always)]
     unsafe fn of<const FEW: bool>(begun: Begun<Quad>, message: Message<'_>, after: usize) -> Self {
         let schedule = message.schedule;
