@@ -5,9 +5,9 @@
 //! register has a lane to spare, J0 is encrypted there, in the last lane; where it is full, J0 is
 //! encrypted beside it in a register of one block. Additional data and lengths share one.
 //!
-//! On Intel's processors such a register keeps one of three vector units idle, and a short message
-//! takes half a cycle for each operation on vectors. Loads are free of that: so nonce, additional
-//! data and lengths are put into lanes by loads, and the tag leaves through memory.
+//! While instructions on 512 bits run, Intel's processors have two of their three vector units for
+//! them, and a short message takes half a cycle for each operation on vectors. Loads need neither:
+//! so the nonce is put into its lanes by loads, and the tag leaves through memory.
 //!
 //! Masks keep every access to the bytes that exist, each once.
 

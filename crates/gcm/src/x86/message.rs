@@ -81,7 +81,7 @@ impl Additional<'_> {
 
     /// The same, and the block of lengths after it, byte-reversed both.
     ///
-    /// The usual 8 or 12 bytes go from memory to their lane, both lengths from one register for
+    /// The usual 12 bytes go from memory to their lane, both lengths from one register for
     /// integers, and one shuffle reverses and spreads them.
     #[inline(always)]
     pub(super) unsafe fn ends(self, message: Message<'_>) -> __m256i {
