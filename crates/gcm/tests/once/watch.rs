@@ -32,6 +32,11 @@ pub(crate) struct Count {
 /// Handlers belong to the whole program: one watch at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
+/// Waits until no other test has handlers.
+pub(crate) fn one() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The state of the watch that the handlers serve; null if there is none.
 static STATE: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
 
@@ -64,7 +69,7 @@ const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGTRAP];
 
 impl Watch {
     pub(crate) fn new() -> Self {
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = one();
         let start = map(LEN + 2 * PAGE, libc::PROT_NONE).wrapping_add(PAGE);
         let copy = map(PAGE, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
         // SAFETY: all zeros is a valid `sigaction`.
