@@ -31,17 +31,15 @@ struct Node {
 }
 
 impl Node {
-    /// Starts a node, and waits until it serves.
+    /// Starts a node on a loopback address, and waits until it serves.
     fn start(folder: &Path, arguments: &[&str]) -> Node {
+        Node::start_at("127.0.0.1:0", folder, arguments)
+    }
+
+    fn start_at(listen: &str, folder: &Path, arguments: &[&str]) -> Node {
         let socket = folder.join("status.sock");
         let mut child = Command::new(env!("CARGO_BIN_EXE_tare"))
-            .args([
-                "memory",
-                "serve",
-                "--listen",
-                "127.0.0.1:0",
-                "--status-socket",
-            ])
+            .args(["memory", "serve", "--listen", listen, "--status-socket"])
             .arg(&socket)
             .args(["--memory", "16Mi"])
             .args(arguments)
@@ -158,6 +156,39 @@ fn a_node_is_pinged_measured_asked_and_stopped() {
     let (code, log) = node.end(Signal::TERM);
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("event=stopped"), "{log}");
+}
+
+#[test]
+fn datagrams_are_long_between_programs_of_one_machine_and_as_short_as_the_option_says() {
+    const BYTES: usize = 16 << 10;
+    for (listen, arguments, is_long) in [
+        ("127.0.0.1:0", &[][..], true),
+        ("127.0.0.1:0", &["--datagram", "1472"][..], false),
+        // Clients of other machines may reach it.
+        ("0.0.0.0:0", &["--insecure"][..], false),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let node = Node::start_at(listen, folder.path(), arguments);
+        let requests = || node.status()["node"]["requests"].as_u64().unwrap();
+        let address = format!("udp://127.0.0.1:{}", node.address.port());
+        let mut session = connect(&address, &Options::default()).unwrap();
+        session.open().unwrap();
+        let base = session.alloc(BYTES as u64).unwrap();
+        let data: Vec<u8> = (0..BYTES).map(|n| (n / 7) as u8).collect();
+        let before = requests();
+        session.write(base, &data).unwrap();
+        let written = requests();
+        let mut found = vec![0; BYTES];
+        session.read(base, &mut found).unwrap();
+        let counts = [written - before, requests() - written];
+        assert!(found == data);
+        // A retransmission or two, where the machine is busy.
+        let is_as_said = |count: &u64| if is_long { *count <= 4 } else { *count >= 12 };
+        assert!(
+            counts.iter().all(is_as_said),
+            "{listen} {arguments:?}: {counts:?}"
+        );
+    }
 }
 
 /// The page of metrics, as a monitoring system asks for it.

@@ -105,7 +105,7 @@ impl Options {
             config.operations_max = self.operations_max as usize;
         }
         if self.datagram_bytes > 0 {
-            config.datagram_bytes = self.datagram_bytes as usize;
+            config.datagram_bytes = Some(self.datagram_bytes as usize);
         }
         Ok(config)
     }
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!((options.timeout_ns, options.busy_ns), (7, 0));
         let config = options.client().expect("random numbers");
         assert_eq!(config.timeout, Duration::from_nanos(7));
-        assert_eq!((config.operations_max, config.datagram_bytes), (4096, 1472));
+        assert_eq!((config.operations_max, config.datagram_bytes), (4096, None));
         assert_eq!(options.waiting(), Waiting::Asleep);
         let config = read(8, &[]).expect("options").client();
         assert_eq!(config.expect("random numbers").timeout.as_millis(), 250);
@@ -261,7 +261,10 @@ mod tests {
         let known = [7, 8, (1024 << 32) | 16];
         let options = read(whole + 8, &[&known[..], &[0]].concat()).expect("options");
         let config = options.client().expect("random numbers");
-        assert_eq!((config.operations_max, config.datagram_bytes), (16, 1024));
+        assert_eq!(
+            (config.operations_max, config.datagram_bytes),
+            (16, Some(1024))
+        );
         let waiting = Waiting::Adaptive(Duration::from_nanos(8));
         assert_eq!(options.waiting(), waiting);
         let used = [&known[..], &[1 << 63]].concat();

@@ -189,7 +189,7 @@ impl Bench {
         let service = Service::with_sources(node, sources, waiting).expect("threads");
         let client = ClientConfig {
             timeout: Duration::from_secs(2),
-            datagram_bytes: datagram_bytes(),
+            datagram_bytes: Some(datagram_bytes()),
             ..ClientConfig::new(1)
         };
         let options = Options {

@@ -16,7 +16,7 @@ use tare_port::{Kind, Opened};
 use tare_sim::Instant;
 
 use crate::memory::{Config, KeepError, Preset, Restored, Store};
-use crate::protocol::{Authentication, Node, NodeConfig, Secret};
+use crate::protocol::{Authentication, Node, NodeConfig, Secret, LOCAL_DATAGRAM, NETWORK_DATAGRAM};
 use crate::serve::{Service, ShmSource, Source, UdpSource, XdpSource};
 use crate::transport::xdp::{XdpAddress, XdpStation};
 use crate::transport::Waiting;
@@ -40,8 +40,9 @@ pub struct Options {
     pub workers: usize,
     /// The way they wait.
     pub waiting: Waiting,
-    /// Longest datagram, in bytes.
-    pub datagram_bytes: usize,
+    /// Longest datagram, in bytes; [`LOCAL_DATAGRAM`] if `None` and only this machine reaches the
+    /// node, else [`NETWORK_DATAGRAM`].
+    pub datagram_bytes: Option<usize>,
     /// Memory for pages, in bytes.
     pub memory: u64,
     /// The pages of the operating system that it is made of; the best there are if `None`. Those of
@@ -70,6 +71,19 @@ pub enum Listen {
     Udp(SocketAddr),
     /// The frames of an interface.
     Xdp(XdpAddress),
+}
+
+impl Options {
+    /// Returns the longest datagram, in bytes.
+    fn longest_datagram(&self) -> usize {
+        let is_local = self.listen.is_loopback();
+        let usual = if is_local {
+            LOCAL_DATAGRAM
+        } else {
+            NETWORK_DATAGRAM
+        };
+        self.datagram_bytes.unwrap_or(usual)
+    }
 }
 
 impl Listen {
@@ -203,7 +217,7 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     };
     let config = NodeConfig {
         authentication,
-        datagram_bytes: options.datagram_bytes,
+        datagram_bytes: options.longest_datagram(),
         ..NodeConfig::new(started)
     };
     let mut node = Node::new(config, store);
@@ -310,11 +324,11 @@ fn listen_xdp(at: &XdpAddress, options: &Options) -> io::Result<(XdpSource, Open
     }
     let (station, opened) = XdpStation::open(at, Kind::Auto)?;
     let most = station.datagram_max();
-    if options.datagram_bytes > most {
+    let longest = options.longest_datagram();
+    if longest > most {
         return Err(io::Error::other(format!(
-            "found datagrams of up to {} bytes, expected at most {most}, since the MTU allows no \
-             more: --datagram {most}",
-            options.datagram_bytes
+            "found datagrams of up to {longest} bytes, expected at most {most}, since the MTU \
+             allows no more: --datagram {most}"
         )));
     }
     Ok((XdpSource::new(station), opened))

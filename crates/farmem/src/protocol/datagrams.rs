@@ -2,6 +2,14 @@
 
 use std::ops::Range;
 
+/// Longest datagram without fragments on Ethernet over IPv4, in bytes.
+pub const NETWORK_DATAGRAM: usize = 1472;
+
+/// Longest datagram between programs of one machine, in bytes: four pages, and what is around them.
+/// Longer ones carry long operations no faster; 1472 bytes at a time, headers and their checks take
+/// a third of the time.
+pub const LOCAL_DATAGRAM: usize = (16 << 10) + 256;
+
 /// Most bytes of a run that a socket sends at once, so that it fits into an IPv6 packet like that
 /// of one datagram.
 pub(crate) const RUN_BYTES: usize = 65_535 - 48;

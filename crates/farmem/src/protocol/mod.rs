@@ -27,7 +27,7 @@ pub use aead::{Capability, Secret, TextError, Unauthorized};
 pub use client::{
     Client, ClientConfig, ClientCounters, Completion, Failure, OperationId, OwnedWrite, SubmitError,
 };
-pub use datagrams::Datagrams;
+pub use datagrams::{Datagrams, LOCAL_DATAGRAM, NETWORK_DATAGRAM};
 pub(crate) use datagrams::{RUN_BYTES, SEND_BYTES};
 pub use message::{
     peek, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use super::{Error, Session};
 use crate::operation::SpaceId;
-use crate::protocol::{Authentication, Capability, Client, ClientConfig, SubmitError};
+use crate::protocol::{
+    Authentication, Capability, Client, ClientConfig, SubmitError, NETWORK_DATAGRAM,
+};
 use crate::transport::xdp::{XdpAddress, XdpLink};
 use crate::transport::{shm, Channel, Faults, Faulty, Link, Remote, UdpLink, Waiting};
 
@@ -74,14 +76,15 @@ fn open(
         Some(("udp", place)) => {
             let node = resolve(place).ok_or_else(|| invalid(EXPECTED))?;
             let link = UdpLink::connect(node, options.waiting)?;
-            over(link, usize::MAX, options, capability)?
+            let datagram_bytes = link.datagram_bytes();
+            over(link, (datagram_bytes, usize::MAX), options, capability)?
         }
         Some(("xdp", place)) => {
             let place = XdpAddress::with_node(place);
             let (own, node) = place.map_err(|_| invalid(EXPECTED))?;
             let link = XdpLink::connect(own, node, options.waiting)?;
-            let datagram_max = link.station().datagram_max();
-            over(link, datagram_max, options, capability)?
+            let most = link.station().datagram_max();
+            over(link, (NETWORK_DATAGRAM, most), options, capability)?
         }
         Some(("shm", _)) if options.faults.is_some() => return Err(invalid(EXPECTED_WITH_FAULTS)),
         Some(("shm", path)) if !path.is_empty() => shm(Path::new(path), options, capability)?,
@@ -100,9 +103,11 @@ fn resolve(place: &str) -> Option<SocketAddr> {
     place.to_socket_addrs().ok()?.next()
 }
 
+/// Opens a channel over a link, with datagrams of this length unless settings say otherwise, and at
+/// most of the second one.
 fn over(
     link: impl Link + Send + 'static,
-    datagram_max: usize,
+    (datagram_bytes, datagram_max): (usize, usize),
     options: &Options,
     capability: Option<Capability>,
 ) -> Result<AnyChannel, Error> {
@@ -110,7 +115,8 @@ fn over(
         Some(config) => config,
         None => ClientConfig::new(random_id()?),
     };
-    config.datagram_bytes = config.datagram_bytes.min(datagram_max);
+    let datagram_bytes = config.datagram_bytes.unwrap_or(datagram_bytes);
+    config.datagram_bytes = Some(datagram_bytes.min(datagram_max));
     if capability.is_some() {
         config.authentication = Authentication::Aead {
             first_nonce: random_bytes()?,

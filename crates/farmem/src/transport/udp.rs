@@ -1,7 +1,7 @@
 //! Datagrams over UDP.
 
 use std::io::{self, IoSlice};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use rustix::net::{
 use tare_sim::Instant;
 
 use super::link::{share, Link, Waiting};
-use crate::protocol::{Datagrams, RUN_BYTES};
+use crate::protocol::{Datagrams, LOCAL_DATAGRAM, NETWORK_DATAGRAM, RUN_BYTES};
 
 /// The room that a socket asks for in each direction, in bytes. Linux counts what packets take, not
 /// what they carry, and gives at most `net.core.rmem_max` and `wmem_max`.
@@ -284,6 +284,7 @@ fn lost(error: Errno) -> io::Result<()> {
 #[derive(Debug)]
 pub struct UdpLink {
     socket: UdpSocket,
+    node: SocketAddr,
     waiting: Waiting,
 }
 
@@ -300,7 +301,11 @@ impl UdpLink {
         let socket = std::net::UdpSocket::bind(any)?;
         socket.connect(node)?;
         let socket = UdpSocket::new(socket.into())?;
-        Ok(UdpLink { socket, waiting })
+        Ok(UdpLink {
+            socket,
+            node,
+            waiting,
+        })
     }
 
     /// Returns the address of this end.
@@ -309,6 +314,22 @@ impl UdpLink {
     /// Those of the operating system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// Returns the longest datagram that the way to the node takes, as far as that is certain:
+    /// [`LOCAL_DATAGRAM`] to this machine, [`NETWORK_DATAGRAM`] to any other, since a router may
+    /// take less than the interface.
+    pub fn datagram_bytes(&self) -> usize {
+        let own = self.local_addr().map(|own| own.ip());
+        datagram_bytes(own.ok(), self.node.ip())
+    }
+}
+
+/// Returns the longest datagram from one address to another.
+fn datagram_bytes(own: Option<IpAddr>, node: IpAddr) -> usize {
+    match node.is_loopback() || own == Some(node) {
+        true => LOCAL_DATAGRAM,
+        false => NETWORK_DATAGRAM,
     }
 }
 
@@ -329,5 +350,26 @@ impl Link for UdpLink {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_are_long_on_this_machine_only() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (own, node, expected) in [
+            (Some("127.0.0.1"), "127.0.0.1", 16_640),
+            (None, "127.8.0.1", 16_640),
+            (Some("::1"), "::1", 16_640),
+            (Some("10.0.0.1"), "10.0.0.1", 16_640),
+            (Some("10.0.0.1"), "10.0.0.2", 1472),
+            (None, "10.0.0.2", 1472),
+            (Some("2001:db8::1"), "2001:db8::2", 1472),
+        ] {
+            assert_eq!(datagram_bytes(own.map(ip), ip(node)), expected, "{node}");
+        }
     }
 }

@@ -211,7 +211,7 @@ fn reads_of_a_page_of_several_and_of_none_have_the_bytes_or_the_error_that_they_
     };
     let mut node = Node::new(node, store);
     let config = ClientConfig {
-        datagram_bytes: 8192,
+        datagram_bytes: Some(8192),
         ..client_config(100)
     };
     let mut client = Client::new(config);

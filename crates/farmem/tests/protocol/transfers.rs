@@ -27,7 +27,7 @@ fn transfer(bytes: usize, datagram_bytes: usize, line: &LineConfig) -> Pair<Memo
         ..node_config(1)
     };
     let client = ClientConfig {
-        datagram_bytes,
+        datagram_bytes: Some(datagram_bytes),
         timeout: second,
         requests_max: 1024,
         ..client_config(1 << 40)
@@ -180,7 +180,7 @@ pub(crate) fn open_window() -> Bench {
     let client = ClientConfig {
         queueing: 100 * MILLISECOND,
         requests_max: 4096,
-        datagram_bytes: 1472,
+        datagram_bytes: Some(1472),
         ..client_config(100)
     };
     let node = NodeConfig {

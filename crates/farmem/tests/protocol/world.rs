@@ -338,7 +338,7 @@ pub(crate) const MILLISECOND: Duration = Duration::from_millis(1);
 /// Settings with times that fit a line of 100 µs.
 pub(crate) fn client_config(first_id: u64) -> ClientConfig {
     ClientConfig {
-        datagram_bytes: 1024,
+        datagram_bytes: Some(1024),
         timeout: 20 * MILLISECOND,
         operations_max: 64,
         requests_max: 64,

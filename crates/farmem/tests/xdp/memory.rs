@@ -26,7 +26,7 @@ impl World {
         let (node, there) = MemoryNode::new(address);
         let station = XdpStation::new(there, CLIENT_MAC, client.parse().unwrap(), MTU);
         let config = ClientConfig {
-            datagram_bytes: station.datagram_max(),
+            datagram_bytes: Some(station.datagram_max()),
             ..client_config()
         };
         let link = XdpLink::new(station, address, Waiting::Busy);

@@ -19,7 +19,8 @@ pub struct ClientConfig {
     /// ([`NodeConfig::keys_max`](super::super::NodeConfig::keys_max)).
     pub keys_max: usize,
     /// Longest datagram in both directions, in bytes, at least 1024; the node's, if that is less.
-    pub datagram_bytes: usize,
+    /// `None` for what the way to the node takes if it is known, or else 1472.
+    pub datagram_bytes: Option<usize>,
     /// The time after which an operation is given up; the node's, if that is less.
     pub timeout: Duration,
     /// Most operations that have not completed, those that wait for others included.
@@ -47,7 +48,7 @@ impl ClientConfig {
             first_id,
             authentication: Authentication::None,
             keys_max: KEYS_MAX,
-            datagram_bytes: 1472,
+            datagram_bytes: None,
             timeout: Duration::from_millis(250),
             operations_max: 4096,
             requests_max: 4096,

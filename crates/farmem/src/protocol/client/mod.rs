@@ -19,7 +19,7 @@ use self::path::{Bounds, Path};
 use self::requests::{Attempt, Requests};
 use super::aead::Capability;
 use super::codec::{self, code, status, Head};
-use super::datagrams::Datagrams;
+use super::datagrams::{Datagrams, NETWORK_DATAGRAM};
 use super::message::{Malformed, Response, MESSAGE_MAX, OPERATION_MAX};
 use super::node::DATAGRAM_MIN;
 use super::protection::Protection;
@@ -36,6 +36,8 @@ pub use interface::{
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
+    /// The longest datagram, if the node's is not less.
+    datagram_bytes: usize,
     protection: Protection,
     node: Option<NodeInfo>,
     /// The epoch that the operations sent belong to; 0 if none.
@@ -95,8 +97,9 @@ const HELLO: Hello = Hello {
 impl Client {
     /// A client that has sent nothing.
     pub fn new(config: ClientConfig) -> Client {
+        let datagram_bytes = config.datagram_bytes.unwrap_or(NETWORK_DATAGRAM);
+        let datagram_bytes = datagram_bytes.clamp(DATAGRAM_MIN, MESSAGE_MAX);
         let config = ClientConfig {
-            datagram_bytes: config.datagram_bytes.clamp(DATAGRAM_MIN, MESSAGE_MAX),
             operations_max: config.operations_max.clamp(1, 1 << 20),
             requests_max: config.requests_max.clamp(1, 1 << 20),
             ..config
@@ -118,7 +121,7 @@ impl Client {
                 timeout_max_ns: nanos(config.retransmission_max),
                 queueing_ns: nanos(config.queueing),
                 window_max: config.window_bytes_max,
-                datagram: config.datagram_bytes as u64,
+                datagram: datagram_bytes as u64,
             }),
             is_blocked: false,
             answered: (0, 0),
@@ -126,6 +129,7 @@ impl Client {
             buffers: Vec::new(),
             blockers: Vec::new(),
             counters: ClientCounters::default(),
+            datagram_bytes,
             config,
         }
     }
@@ -368,7 +372,7 @@ impl Client {
         if out.bytes() == 0 && self.holds_end() {
             return false;
         }
-        let longest = self.config.datagram_bytes.min(node.datagram_bytes);
+        let longest = self.datagram_bytes.min(node.datagram_bytes);
         while self.transmit_again(now, longest, out) {}
         if self.requests.again.is_empty() && !self.waits_for_burst() {
             while self.transmit_first(now, &node, longest, out) {}

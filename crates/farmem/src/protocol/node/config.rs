@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::datagrams::NETWORK_DATAGRAM;
 use super::super::message::{OPERATION_MAX, REQUEST_HEADER};
 use super::super::protection::{Authentication, KEYS_MAX};
 use super::super::HORIZON_TIMEOUTS;
@@ -39,7 +40,7 @@ impl NodeConfig {
             epoch,
             authentication: Authentication::None,
             keys_max: KEYS_MAX,
-            datagram_bytes: 1472,
+            datagram_bytes: NETWORK_DATAGRAM,
             timeout: Duration::from_millis(250),
             bytes_per_second: 1_250_000_000,
             assembly_bytes: 2 << 30,

@@ -209,7 +209,7 @@ fn udp(args: &Args, layout: &Layout, secret: Option<&Secret>) -> anyhow::Result<
         node,
         sessions: layout.spaces,
         first_space: layout.first_space,
-        datagram_bytes: longest.unwrap_or(65_507),
+        datagram_bytes: longest,
         waiting: args.wait.into(),
         faults: None,
         secret,

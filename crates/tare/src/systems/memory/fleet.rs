@@ -45,8 +45,8 @@ pub(crate) struct UdpFleet<'a> {
     pub(crate) sessions: u64,
     /// The space of the first; the others have the numbers after it.
     pub(crate) first_space: u64,
-    /// The longest datagram, in bytes.
-    pub(crate) datagram_bytes: usize,
+    /// The longest datagram, in bytes; what the way to the node takes if `None`.
+    pub(crate) datagram_bytes: Option<usize>,
     /// The way to wait.
     pub(crate) waiting: Waiting,
     /// Faults, and their seed.
@@ -64,18 +64,21 @@ impl UdpFleet<'_> {
         let mut channels: Vec<Box<dyn Channel>> = Vec::new();
         if self.sessions <= OWN_SOCKETS_MAX {
             for number in 0..self.sessions {
-                let client = self.client(number)?;
+                let link = self.link()?;
+                let client = self.client(number, Some(link.datagram_bytes()))?;
                 channels.push(match self.faults {
                     Some((faults, seed)) => {
-                        let link = Faulty::new(self.link()?, faults, seed + number);
+                        let link = Faulty::new(link, faults, seed + number);
                         Box::new(Remote::new(client, link))
                     }
-                    None => Box::new(Remote::new(client, self.link()?)),
+                    None => Box::new(Remote::new(client, link)),
                 });
             }
         } else {
             let links = (0..SHARED_SOCKETS).map(|_| self.link());
-            channels = self.share(links.collect::<anyhow::Result<_>>()?)?;
+            let links: Vec<_> = links.collect::<anyhow::Result<_>>()?;
+            let way = links.first().map(UdpLink::datagram_bytes);
+            channels = self.share(links, way)?;
         }
         Ok(self.of(channels))
     }
@@ -86,19 +89,23 @@ impl UdpFleet<'_> {
     /// The system has no random numbers.
     pub(crate) fn open_on(&self, link: impl Link + 'static) -> anyhow::Result<Fleet> {
         let channels: Vec<Box<dyn Channel>> = match self.sessions {
-            1 => vec![Box::new(Remote::new(self.client(0)?, link))],
-            _ => self.share(vec![link])?,
+            1 => vec![Box::new(Remote::new(self.client(0, None)?, link))],
+            _ => self.share(vec![link], None)?,
         };
         Ok(self.of(channels))
     }
 
-    /// Lets the sessions share links.
-    fn share<L: Link + 'static>(&self, links: Vec<L>) -> anyhow::Result<Vec<Box<dyn Channel>>> {
+    /// Lets the sessions share links, whose way takes datagrams of this length.
+    fn share<L: Link + 'static>(
+        &self,
+        links: Vec<L>,
+        way: Option<usize>,
+    ) -> anyhow::Result<Vec<Box<dyn Channel>>> {
         let links: Vec<_> = links.into_iter().map(Shared::new).collect();
         let member = |number: u64| -> anyhow::Result<Box<dyn Channel>> {
             let link = &links[number as usize % links.len()];
             let space = SpaceId(self.first_space + number);
-            let member = link.join(space, self.client(number)?);
+            let member = link.join(space, self.client(number, way)?);
             Ok(Box::new(member.context("a space of two sessions")?))
         };
         (0..self.sessions).map(member).collect()
@@ -113,14 +120,15 @@ impl UdpFleet<'_> {
         }
     }
 
-    fn client(&self, number: u64) -> anyhow::Result<Client> {
+    /// Makes the client of a session over a way that takes datagrams of this length.
+    fn client(&self, number: u64, way: Option<usize>) -> anyhow::Result<Client> {
         let authentication = match self.secret {
             Some(_) => Authentication::aead()?,
             None => Authentication::None,
         };
         let mut client = Client::new(ClientConfig {
             authentication,
-            datagram_bytes: self.datagram_bytes,
+            datagram_bytes: self.datagram_bytes.or(way),
             timeout: TIMEOUT,
             ..ClientConfig::new(random_id()?)
         });
@@ -130,7 +138,7 @@ impl UdpFleet<'_> {
         Ok(client)
     }
 
-    fn link(&self) -> anyhow::Result<impl Link + 'static> {
+    fn link(&self) -> anyhow::Result<UdpLink> {
         UdpLink::connect(self.node, self.waiting).context("the socket of a session")
     }
 }

@@ -463,8 +463,11 @@ impl<'a> Load<'a> {
         self.places.clear();
         self.places.extend((0..count).map(|_| self.turns.next()));
         self.clear();
-        self.into.resize(count * size, 0);
-        self.into.fill(0);
+        if is_single {
+            // Others do not read into it, and clearing it would empty the caches in front of them.
+            self.into.resize(count * size, 0);
+            self.into.fill(0);
+        }
         if self.layout.direction == Direction::Write {
             self.version += 1;
             if !is_single {

@@ -72,9 +72,10 @@ pub(crate) struct Args {
     /// The way to wait while nothing comes
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     wait: Wait,
-    /// The longest datagram, in bytes: what the network takes without fragments
-    #[arg(long, value_name = "BYTES", default_value_t = 1472, value_parser = clap::value_parser!(u16).range(1024..=65_507))]
-    datagram: u16,
+    /// The longest datagram, in bytes: what the network takes without fragments [default: 1472, and
+    /// 16640 on a loopback address]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1024..=65_507))]
+    datagram: Option<u16>,
     /// Encrypt and authenticate every message: a file with the secret that `keygen` prints
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     secret: Option<PathBuf>,
@@ -145,7 +146,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         is_open: args.insecure,
         workers: args.cores.into(),
         waiting: args.wait.into(),
-        datagram_bytes: args.datagram.into(),
+        datagram_bytes: args.datagram.map(usize::from),
         memory: args.memory,
         pages: args.pages.map(Pages::from),
         keep: args.keep.clone(),

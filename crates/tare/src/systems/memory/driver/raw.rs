@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
-use tare_farmem::protocol::Datagrams;
+use tare_farmem::protocol::{Datagrams, NETWORK_DATAGRAM};
 use tare_farmem::transport::{Link as _, UdpLink, SOCKET_BYTES};
 
 use super::control::{Control, SLOT, SLOTS};
@@ -28,7 +28,8 @@ const LOOKS_MAX: u32 = 100_000;
 /// The longest datagram, or piece that the kernel puts together.
 const PIECE_MAX: usize = 1 << 16;
 
-/// Datagrams of the stream that are sent at a time, all that the kernel takes in one call.
+/// Datagrams of the stream that are sent at a time, all that the kernel takes in one call. Longer
+/// ones would not make it faster, since the kernel handles the run as one piece.
 const RUN: usize = 44;
 
 /// Looks at a line between two at whether to end.
@@ -168,15 +169,10 @@ fn is_nothing(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// Those of the link.
-pub(super) fn stream(
-    link: &mut UdpLink,
-    control: &Control,
-    datagram: usize,
-    time: Duration,
-) -> io::Result<f64> {
+pub(super) fn stream(link: &mut UdpLink, control: &Control, time: Duration) -> io::Result<f64> {
     let mut run = Datagrams::default();
-    for _ in 0..RUN.min((PIECE_MAX - 1) / datagram).max(1) {
-        run.push(&vec![7; datagram]);
+    for _ in 0..RUN {
+        run.push(&[7; NETWORK_DATAGRAM]);
     }
     let before = control.count().load(Ordering::Acquire);
     let from = Instant::now();

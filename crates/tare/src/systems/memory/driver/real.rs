@@ -421,7 +421,7 @@ fn fleet(
         node: node.parse().with_context(|| node.to_owned())?,
         sessions,
         first_space,
-        datagram_bytes: parameters.datagram.0 as usize,
+        datagram_bytes: Some(parameters.datagram.0 as usize),
         waiting: parameters.waiting(),
         faults: (loss > 0.0).then_some((faults, 1)),
         secret: secret.as_ref(),
@@ -518,10 +518,10 @@ impl Trial<'_> {
     /// Returns the time that the reference takes for an operation, in seconds.
     fn turn_of_reference(&mut self) -> anyhow::Result<f64> {
         self.control.begin(self.parameters.reference())?;
-        let (datagram, control) = (self.parameters.datagram.0 as usize, &self.control);
+        let control = &self.control;
         let size = self.parameters.size.0 as f64;
         match &mut self.reference {
-            Reference::Stream(link) => Ok(size / raw::stream(link, control, datagram, TURN)?),
+            Reference::Stream(link) => Ok(size / raw::stream(link, control, TURN)?),
             Reference::Memory if self.parameters.is_bulk() => {
                 Ok(size / raw::give_copies(control, TURN))
             }
