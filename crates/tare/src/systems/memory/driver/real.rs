@@ -24,7 +24,7 @@ use tare_memory::Mapping;
 
 use super::super::fleet::{Fleet, UdpFleet};
 use super::super::load::{Direction, Layout, Load};
-use super::control::{Control, Phase};
+use super::control::{Control, Phase, SLOT, SLOTS};
 use super::frames::{self, CommonLink};
 use super::network;
 use super::raw::{self, Ping};
@@ -38,6 +38,14 @@ const TURN: Duration = Duration::from_millis(80);
 
 /// The time of operations between two looks at the clock, about.
 const GROUP: Duration = Duration::from_micros(500);
+
+/// Most operations of a group.
+const GROUP_MAX: usize = 4096;
+
+/// Bytes of a group of long operations, about those of the reference. All of them are compared
+/// after the group; more would not stay in the caches, as they do in a program that takes each when
+/// it has completed.
+const GROUP_BYTES: usize = SLOTS * SLOT;
 
 /// The longest wait of the node's thread, after which it looks for commands.
 const WAIT: Duration = Duration::from_millis(5);
@@ -525,16 +533,23 @@ impl Trial<'_> {
             Reference::Memory if self.parameters.is_bulk() => {
                 Ok(size / raw::give_copies(control, TURN))
             }
-            Reference::Memory => Ok(groups(1, |count| Ok(raw::raw_line(control, count)))?.0),
-            Reference::Ping(ping) => Ok(groups(1, |count| Ok(ping.round_trips(count)?))?.0),
-            Reference::Frames(ping) => Ok(groups(1, |count| Ok(ping.round_trips(count)?))?.0),
+            Reference::Memory => {
+                Ok(groups((1, GROUP_MAX), |count| Ok(raw::raw_line(control, count)))?.0)
+            }
+            Reference::Ping(ping) => {
+                Ok(groups((1, GROUP_MAX), |count| Ok(ping.round_trips(count)?))?.0)
+            }
+            Reference::Frames(ping) => {
+                Ok(groups((1, GROUP_MAX), |count| Ok(ping.round_trips(count)?))?.0)
+            }
         }
     }
 
     fn turn_of_load(&self, load: &mut Load<'_>, outstanding: usize) -> anyhow::Result<Turn> {
         let before = self.control.begin(Phase::Node)?;
-        let least = load.group_min(outstanding);
-        let (time, operations) = groups(least, |count| load.group(count, outstanding))?;
+        let most = (GROUP_BYTES / self.parameters.size.0 as usize).min(GROUP_MAX);
+        let bounds = (load.group_min(outstanding), most);
+        let (time, operations) = groups(bounds, |count| load.group(count, outstanding))?;
         // The phase is the same, the time later.
         let after = self.control.begin(Phase::Node)?;
         Ok(Turn {
@@ -558,10 +573,10 @@ impl Trial<'_> {
     }
 }
 
-/// Runs groups of at least so many operations for a turn; returns the median time per operation, in
-/// seconds, and the number of operations.
+/// Runs groups of at least and at most so many operations for a turn; returns the median time per
+/// operation, in seconds, and the number of operations.
 fn groups(
-    least: usize,
+    (least, most): (usize, usize),
     mut group: impl FnMut(usize) -> anyhow::Result<Duration>,
 ) -> anyhow::Result<(f64, u64)> {
     let least = least.max(16);
@@ -572,7 +587,7 @@ fn groups(
         times.push(took.as_secs_f64() / count as f64);
         operations += count as u64;
         let fitting = GROUP.as_secs_f64() / took.as_secs_f64().max(1e-9) * count as f64;
-        count = (fitting as usize).clamp(least, least.max(4096));
+        count = (fitting as usize).clamp(least, least.max(most));
     }
     Ok((median(&mut times), operations))
 }
