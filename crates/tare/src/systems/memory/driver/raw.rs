@@ -28,8 +28,8 @@ const LOOKS_MAX: u32 = 100_000;
 /// The longest datagram, or piece that the kernel puts together.
 const PIECE_MAX: usize = 1 << 16;
 
-/// Datagrams of the stream that are sent at a time, all that the kernel takes in one call. Longer
-/// ones would not make it faster, since the kernel handles the run as one piece.
+/// Datagrams of the stream that are sent at a time, all that the kernel takes in one call. Their
+/// length hardly matters, since it handles the run as one piece.
 const RUN: usize = 44;
 
 /// Looks at a line between two at whether to end.
