@@ -316,9 +316,9 @@ impl UdpLink {
         self.socket.local_addr()
     }
 
-    /// Returns the longest datagram that the way to the node takes, as far as that is certain:
+    /// Returns the longest datagram that the path to the node carries, as far as that is certain:
     /// [`LOCAL_DATAGRAM`] to this machine, [`NETWORK_DATAGRAM`] to any other, since a router may
-    /// take less than the interface.
+    /// carry less than the interface.
     pub fn datagram_bytes(&self) -> usize {
         let own = self.local_addr().map(|own| own.ip());
         datagram_bytes(own.ok(), self.node.ip())

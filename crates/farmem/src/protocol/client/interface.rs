@@ -19,7 +19,7 @@ pub struct ClientConfig {
     /// ([`NodeConfig::keys_max`](super::super::NodeConfig::keys_max)).
     pub keys_max: usize,
     /// Longest datagram in both directions, in bytes, at least 1024; the node's, if that is less.
-    /// `None` for what the way to the node takes if it is known, or else 1472.
+    /// `None` for what the path to the node carries if that is known, else 1472.
     pub datagram_bytes: Option<usize>,
     /// The time after which an operation is given up; the node's, if that is less.
     pub timeout: Duration,

@@ -45,7 +45,7 @@ pub(crate) struct UdpFleet<'a> {
     pub(crate) sessions: u64,
     /// The space of the first; the others have the numbers after it.
     pub(crate) first_space: u64,
-    /// The longest datagram, in bytes; what the way to the node takes if `None`.
+    /// The longest datagram, in bytes; what the path to the node carries if `None`.
     pub(crate) datagram_bytes: Option<usize>,
     /// The way to wait.
     pub(crate) waiting: Waiting,
@@ -77,8 +77,8 @@ impl UdpFleet<'_> {
         } else {
             let links = (0..SHARED_SOCKETS).map(|_| self.link());
             let links: Vec<_> = links.collect::<anyhow::Result<_>>()?;
-            let way = links.first().map(UdpLink::datagram_bytes);
-            channels = self.share(links, way)?;
+            let carried = links.first().map(UdpLink::datagram_bytes);
+            channels = self.share(links, carried)?;
         }
         Ok(self.of(channels))
     }
@@ -95,17 +95,17 @@ impl UdpFleet<'_> {
         Ok(self.of(channels))
     }
 
-    /// Lets the sessions share links, whose way takes datagrams of this length.
+    /// Lets the sessions share links, whose path carries datagrams of this length.
     fn share<L: Link + 'static>(
         &self,
         links: Vec<L>,
-        way: Option<usize>,
+        carried: Option<usize>,
     ) -> anyhow::Result<Vec<Box<dyn Channel>>> {
         let links: Vec<_> = links.into_iter().map(Shared::new).collect();
         let member = |number: u64| -> anyhow::Result<Box<dyn Channel>> {
             let link = &links[number as usize % links.len()];
             let space = SpaceId(self.first_space + number);
-            let member = link.join(space, self.client(number, way)?);
+            let member = link.join(space, self.client(number, carried)?);
             Ok(Box::new(member.context("a space of two sessions")?))
         };
         (0..self.sessions).map(member).collect()
@@ -120,15 +120,15 @@ impl UdpFleet<'_> {
         }
     }
 
-    /// Makes the client of a session over a way that takes datagrams of this length.
-    fn client(&self, number: u64, way: Option<usize>) -> anyhow::Result<Client> {
+    /// Makes the client of a session over a path that carries datagrams of this length.
+    fn client(&self, number: u64, carried: Option<usize>) -> anyhow::Result<Client> {
         let authentication = match self.secret {
             Some(_) => Authentication::aead()?,
             None => Authentication::None,
         };
         let mut client = Client::new(ClientConfig {
             authentication,
-            datagram_bytes: self.datagram_bytes.or(way),
+            datagram_bytes: self.datagram_bytes.or(carried),
             timeout: TIMEOUT,
             ..ClientConfig::new(random_id()?)
         });
