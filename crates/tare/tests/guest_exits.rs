@@ -12,13 +12,16 @@ use std::time::{Duration, Instant};
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
 use tare_guest::probes::exits::{Exits, Watch};
-use tare_guest::{Accelerator, Flavour, Guest, Hardware};
+use tare_guest::{Accelerator, Flavour, Guest, Hardware, Stream};
 
 const TARE: &str = env!("CARGO_BIN_EXE_tare");
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// The longest time until both processors of the program below are seen.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// The number of emulated guests that are booted at most.
+const BOOTS_MAX: u32 = 3;
 
 /// A program for two processors in the place of a firmware: the first one goes round with one
 /// CPUID, one write to a port and one HLT, the other with one read of a port and one HLT, and a
@@ -189,15 +192,25 @@ fn inside() -> Result<(), String> {
         memory_mib: 2048,
         ..Hardware::new(Flavour::Plain, Accelerator::Emulated)
     };
-    let guest = Guest::boot(&hardware, &kernel, image.path(), Guest::BOOT_MAX);
-    let mut guest = guest.map_err(|error| error.to_string())?;
-    let (exit, output) = guest
-        .capture(&["sh", "-c", &script], io::empty(), Some(LIMIT * 2))
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(exit.status, Some(0), "{text}");
-    assert!(text.contains("test result: ok. 1 passed"), "{text}");
-    assert!(!text.contains("NOT TESTED"), "{text}");
+    for boot in 1.. {
+        let guest = Guest::boot(&hardware, &kernel, image.path(), Guest::BOOT_MAX);
+        let mut guest = guest.map_err(|error| error.to_string())?;
+        let mut text = String::new();
+        let add = |_: Stream, bytes: &[u8]| text += &String::from_utf8_lossy(bytes);
+        let exit = guest.run(&["sh", "-c", &script], io::empty(), Some(LIMIT * 2), add);
+        match exit {
+            // 10 s of work: an emulator that needs 240 s for it has stalled, which is not what is
+            // tested here.
+            Err(error) if boot < BOOTS_MAX => eprintln!("boot {boot}: {error}\n{text}"),
+            Err(error) => panic!("boot {boot}: {error}\n{text}"),
+            Ok(exit) => {
+                assert_eq!(exit.status, Some(0), "{text}");
+                assert!(text.contains("test result: ok. 1 passed"), "{text}");
+                assert!(!text.contains("NOT TESTED"), "{text}");
+                break;
+            }
+        }
+    }
     Ok(())
 }
 
