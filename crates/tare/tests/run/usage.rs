@@ -1,5 +1,6 @@
 //! Mistakes, lists and manual pages.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
@@ -51,8 +52,13 @@ fn the_embedded_experiments_are_listed_shown_and_diagnosed() {
     let folder = folder();
     let list: Value =
         serde_json::from_slice(&output(folder.path(), &["list", "--json"]).stdout).unwrap();
+    // One of each suite; a test of the program itself reads all of them.
+    let mut suites = BTreeSet::new();
     for experiment in list.as_array().unwrap() {
         let id = experiment["id"].as_str().unwrap();
+        if !suites.insert(id.split('/').next()) {
+            continue;
+        }
         for size in [&["show", id][..], &["show", id, "--full", "--json"]] {
             let shown = output(folder.path(), size);
             assert_eq!(shown.status.code(), Some(0), "{id}");
