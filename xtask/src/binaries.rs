@@ -54,7 +54,10 @@ const LONGEST: &[&str] = &[
 
 /// Builds the test programs of [`WORKSPACE`] and lists them, those that take longest first.
 pub(crate) fn build() -> Result<Vec<Binary>, String> {
+    let began = Instant::now();
     let mut all = build_by(WORKSPACE, &[])?;
+    let took = began.elapsed().as_secs();
+    eprintln!("xtask: test programs: built in {took} s");
     choose(&all, LONGEST)?;
     all.sort_by_key(|binary| {
         let rank = LONGEST.iter().position(|name| *name == binary.name);
