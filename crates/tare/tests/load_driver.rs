@@ -194,12 +194,11 @@ fn each_generator_measures_its_server_and_equal_work_is_compared() {
             continue;
         }
         assert_eq!(outcome["status"], "done", "{line}");
-        // How many is the machine's affair: a busy one did 96 in 300 ms.
-        assert!(
-            outcome["counters"]["operations"].as_u64() > Some(0),
-            "{line}"
-        );
-        assert!(outcome["counters"]["bytes"].as_u64() > Some(100), "{line}");
+        // How many is the machine's affair: a busy one did 8 in 300 ms. No response is shorter than
+        // memcached's "END", with the end of its line.
+        let count = |name: &str| outcome["counters"][name].as_u64().unwrap();
+        assert!(count("operations") > 0, "{line}");
+        assert!(count("bytes") >= 5 * count("operations"), "{line}");
         assert_eq!(outcome["counters"]["miscounted"], 0, "{line}");
         assert_eq!(outcome["counters"]["unanswered"], 0, "{line}");
         *seen.entry(cell).or_insert(0) += 1;
