@@ -152,7 +152,9 @@ fn a_signal_ends_it_and_leaves_nothing_behind() {
         let mut child = bed.gateways[0].take().unwrap();
         let code = child.wait().unwrap();
         assert!(code.success(), "{code}");
-        assert!(started.elapsed() < Duration::from_secs(2));
+        // Far more than it takes, for machines with other things to do.
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
         let space = bed.space("g0");
         let output = Command::new("ip")
             .args(["-n", &space, "-d", "link"])
