@@ -604,11 +604,16 @@ fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
             "{set_up}
             {tare} loadtest find-limit --port {port} -b 20e6 -p 5e6 -D 0.3 --warm-up 0.2 -r 3 --json {one} node1 node2 near0 {one} node2 node1 near1"
         );
-        // The namespace ends with the last process in it.
-        let output = Command::new("unshare")
-            .args(["--net", "sh", "-c", &search])
-            .output()
-            .unwrap();
+        // The namespace ends with the last process in it. A busy machine may keep the tester from
+        // sending in time, which it then says.
+        let mut outputs = (0..20).map(|_| {
+            let mut command = Command::new("unshare");
+            let output = command.args(["--net", "sh", "-c", &search]).output();
+            output.unwrap()
+        });
+        let was_late = |output: &Output| text(&output.stderr).contains("load could not be offered");
+        let output = outputs.find(|output| !was_late(output));
+        let output = output.expect("an attempt in which the load is offered");
         assert_exit(&output, 0);
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         // A software bridge carries 20 Mb/s. A busy machine may lose packets, but must count them.
