@@ -526,7 +526,13 @@ fn sigusr2_starts_the_program_again_in_the_place_of_the_one_that_runs_and_tells_
     for flow in flows {
         let (sent, lost, _) = flow.end();
         let lost = lost.len() as u64;
-        assert!(lost <= 2 * LOSS_MAX, "{lost} of {sent}\n{}", bed.log(0));
+        // What a busy machine had no room for is lost without a handover, too.
+        let missed = bed.missed(0) + bed.missed(1);
+        assert!(
+            lost <= 2 * LOSS_MAX + missed,
+            "{lost} of {sent}, {missed} missed\n{}",
+            bed.log(0)
+        );
     }
     // It is no child of the test.
     let process = Pid::from_raw(bed.pid(0).unwrap() as i32).unwrap();

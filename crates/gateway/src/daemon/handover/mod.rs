@@ -49,7 +49,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tare_port::Descriptors;
@@ -63,6 +63,11 @@ use wire::{explain, Kind, SHORT};
 const PROTOCOL: u32 = 1;
 /// The time limit of each step, while the old process forwards.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest time for which another process waits until the ports are what they are to stay,
+/// which takes a moment after a handover. The other one waits for at most [`PATIENCE`].
+const SETTLING_MAX: Duration = Duration::from_secs(8);
+/// The interval at which that is looked for.
+const SETTLING_STEP: Duration = Duration::from_millis(5);
 /// The time limit of a handover, from the moment at which workers hold, without the time that the
 /// state takes.
 pub(super) const HOLD_MAX: Duration = Duration::from_millis(500);
@@ -186,7 +191,11 @@ fn offer(wire: &Wire, shared: &Shared) -> Result<(), String> {
         return Err("this gateway runs in another network namespace".into());
     }
     let mut ports = Vec::new();
+    let end = Instant::now() + SETTLING_MAX;
     for (worker, state) in shared.workers.iter().enumerate() {
+        while unpoisoned(&state.offered).is_none() && Instant::now() < end {
+            std::thread::sleep(SETTLING_STEP);
+        }
         let offered = unpoisoned(&state.offered);
         let both = offered.as_ref().ok_or_else(|| {
             format!("the ports of worker {worker} are not open; see the log, and try again")
