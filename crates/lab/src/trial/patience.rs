@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 /// The time that is left to wait for something.
 ///
-/// A stretch in which this process did not run either (Ctrl-Z) is not the trial's fault and counts
-/// for no more than [`Patience::STRETCH_MAX`].
+/// A stretch in which this process did not run either (Ctrl-Z, a busy machine) is not the trial's
+/// fault and counts for no more than [`Patience::STRETCH_MAX`], or a tenth of a shorter limit:
+/// between ten stretches the other threads of this process get to run.
 pub(super) struct Patience {
     left: Duration,
     since: Instant,
+    stretch_max: Duration,
 }
 
 impl Patience {
@@ -18,12 +20,13 @@ impl Patience {
         Patience {
             left,
             since: Instant::now(),
+            stretch_max: Self::STRETCH_MAX,
         }
     }
 
     pub(super) fn left(&mut self) -> Duration {
         let now = Instant::now();
-        let passed = (now - self.since).min(Self::STRETCH_MAX);
+        let passed = (now - self.since).min(self.stretch_max);
         self.since = now;
         self.left = self.left.saturating_sub(passed);
         self.left
@@ -32,6 +35,7 @@ impl Patience {
     /// From now on. A stretch before now is not taken from `most`.
     pub(super) fn at_most(&mut self, most: Duration) {
         self.left = self.left().min(most);
+        self.stretch_max = self.stretch_max.min(most / 10);
     }
 }
 
@@ -46,5 +50,16 @@ mod tests {
         std::thread::sleep(2 * most);
         patience.at_most(most);
         assert!(patience.left() > most / 2);
+    }
+
+    #[test]
+    fn a_stretch_as_long_as_the_limit_is_a_tenth_of_it() {
+        let most = Duration::from_millis(500);
+        let mut patience = Patience::new(Duration::from_secs(60));
+        patience.at_most(most);
+        for left in [9, 8, 7] {
+            std::thread::sleep(most);
+            assert_eq!(patience.left(), most * left / 10);
+        }
     }
 }
