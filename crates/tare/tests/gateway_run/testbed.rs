@@ -422,6 +422,13 @@ impl Count {
 
 impl Drop for Testbed {
     fn drop(&mut self) {
+        // One that a gateway started in its place is no child of the test.
+        for side in 0..self.gateways.len() {
+            let pid = self.status(side).and_then(|status| status["pid"].as_i64());
+            if let Some(process) = pid.and_then(|pid| Pid::from_raw(pid as i32)) {
+                let _ = kill_process(process, Signal::KILL);
+            }
+        }
         for child in self.gateways.iter_mut().flatten() {
             let _ = child.kill();
             let _ = child.wait();
