@@ -22,7 +22,6 @@
 
 /// The number of stakes that share the wealth of a game. 64 decide no earlier.
 const STAKES: usize = 16;
-const _: () = assert!(STAKES.is_multiple_of(4), "`mean` adds four at a time");
 
 /// Wealth from which on a game is over: p is then below any that could matter, and the next round
 /// could not be multiplied in for ever.
@@ -153,14 +152,8 @@ impl EProcess {
     }
 }
 
-/// The mean, by four sums at once: one alone would wait for each addition, and this is most of what
-/// an interval costs.
 fn mean(wealth: &[f64; STAKES]) -> f64 {
-    let mut sums = [0.0; 4];
-    for four in wealth.chunks_exact(4) {
-        sums.iter_mut().zip(four).for_each(|(sum, one)| *sum += one);
-    }
-    sums.iter().sum::<f64>() / STAKES as f64
+    wealth.iter().sum::<f64>() / STAKES as f64
 }
 
 /// The confidence sequence of the figure in `rounds` after the last of them: with a chance of at

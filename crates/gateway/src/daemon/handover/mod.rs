@@ -63,10 +63,10 @@ use wire::{explain, Kind, SHORT};
 const PROTOCOL: u32 = 1;
 /// The time limit of each step, while the old process forwards.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest time for which another process waits until the ports are what they are to stay,
-/// which takes a moment after a handover. The other one waits for at most [`PATIENCE`].
+/// The longest time for which a request waits for ports that are not open yet, as they are not for
+/// a moment after a handover. Less than [`PATIENCE`], for which the other process waits.
 const SETTLING_MAX: Duration = Duration::from_secs(8);
-/// The interval at which that is looked for.
+/// The interval at which it looks whether they are open.
 const SETTLING_STEP: Duration = Duration::from_millis(5);
 /// The time limit of a handover, from the moment at which workers hold, without the time that the
 /// state takes.
