@@ -11,8 +11,9 @@ use super::handover::{self, Listener, Predecessor, Wire, HOLD_MAX};
 use super::shared::{Order, Shared, WorkerEvent};
 use super::Daemon;
 
-/// The time for a worker to hold: it may be in the middle of opening ports.
-const HOLDING_MAX: Duration = Duration::from_millis(100);
+/// The time for a worker to hold: it may be in the middle of opening ports, or wait for a processor
+/// that others use. 100 ms were too few once, at a load of 18 on two processors.
+const HOLDING_MAX: Duration = HOLD_MAX;
 /// The time for making and reading the state, per route.
 const PER_ROUTE: Duration = Duration::from_micros(50);
 

@@ -179,47 +179,56 @@ fn single(settings: &Settings, report: &mut Report, random: &mut Random) {
 /// The bound of the units, and how close each path comes at 16 KiB. The clock changes from moment
 /// to moment, so cycles are counted by a chain of known length in the same rounds.
 fn bounds(settings: &Settings, report: &mut Report, random: &mut Random) {
-    let rounds = if settings.key.len() == 16 { 10.0 } else { 14.0 };
+    let is_128 = settings.key.len() == 16;
+    let rounds = if is_128 { 10.0 } else { 14.0 };
     let len = 16384;
-    let op = Op::Open;
     let mut state = 3;
     let mut cells: Vec<Cell<'_>> = vec![Cell {
         name: "chain".to_owned(),
         run: Box::new(move |n| (0..n).for_each(|_| units::chain(&mut state))),
     }];
+    let cell_name = |path: Path, what: &str| format!("{path} {what}");
     for path in Path::available() {
-        let Some((aes, multiply)) = units::kernels(path) else {
+        let Some(kernels) = units::kernels(path) else {
             continue;
         };
-        for (unit, kernel) in [("aes", aes), ("multiply", multiply)] {
+        let all = kernels.all[usize::from(!is_128)];
+        let units = [
+            ("aes", kernels.aes),
+            ("multiply", kernels.multiply),
+            ("all", all),
+        ];
+        for (unit, kernel) in units {
             let run = Box::new(move |n| (0..n).for_each(|_| kernel()));
-            cells.push(Cell {
-                name: format!("{path} {unit}"),
-                run,
-            });
+            let name = cell_name(path, unit);
+            cells.push(Cell { name, run });
         }
-        let Ok(key) = Key::with_path(&settings.key, path) else {
-            continue;
-        };
-        let (mut contender, mut message) = (Ours(key), Message::new(&settings.key, op, len, 3, 0));
-        let run = Box::new(move |n| (0..n).for_each(|_| contender.run(op, &mut message)));
-        cells.push(Cell {
-            name: path.name().to_owned(),
-            run,
-        });
+        for op in [Op::Seal, Op::Open] {
+            let Ok(key) = Key::with_path(&settings.key, path) else {
+                continue;
+            };
+            let mut contender = Ours(key);
+            let mut message = Message::new(&settings.key, op, len, 3, 0);
+            let run = Box::new(move |n| (0..n).for_each(|_| contender.run(op, &mut message)));
+            let name = cell_name(path, op.name());
+            cells.push(Cell { name, run });
+        }
     }
     let samples = interleave(cells, settings.rounds, 300, random);
     let Some(chain_ns) = samples.median_ns("chain") else {
         return;
     };
     for path in Path::available() {
-        let mut cycles =
-            |name: &str| Some(samples.speedup("chain", name, random)?.median * units::CHAIN_CYCLES);
-        let unit = |name: &str| format!("{path} {name}");
-        let (Some(aes), Some(multiply), Some(message)) = (
-            cycles(&unit("aes")),
-            cycles(&unit("multiply")),
-            cycles(path.name()),
+        let mut cycles = |what: &str| {
+            let name = cell_name(path, what);
+            Some(samples.speedup("chain", &name, random)?.median * units::CHAIN_CYCLES)
+        };
+        let (Some(aes), Some(multiply), Some(all), Some(seal), Some(open)) = (
+            cycles("aes"),
+            cycles("multiply"),
+            cycles("all"),
+            cycles("seal"),
+            cycles("open"),
         ) else {
             continue;
         };
@@ -228,12 +237,13 @@ fn bounds(settings: &Settings, report: &mut Report, random: &mut Random) {
             rounds,
             units::KERNEL_LEN / aes,
             units::KERNEL_LEN / multiply,
+            all / units::MIX_LEN,
         );
         report.bound(
             path.name(),
             chain_ns / units::CHAIN_CYCLES,
             &bound,
-            message / len as f64,
+            [seal / len as f64, open / len as f64],
         );
     }
 }

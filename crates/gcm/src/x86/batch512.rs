@@ -18,7 +18,7 @@
 use super::bulk::NUMBERS;
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Quad};
-use super::once;
+use super::once::{self, Mask};
 use crate::columns::{Columns, Lens};
 use crate::schedule::{Block, Schedule};
 use core::arch::x86_64::*;
@@ -84,7 +84,7 @@ unsafe fn of_shape<
             masks[j] = if ALIKE && j > 0 {
                 masks[0]
             } else {
-                _bzhi_u64(u64::MAX, len[j].data() as u32)
+                Mask::from(len[j].data(), 0).register
             };
             inputs[j].0 = once::load_masked(src[j], masks[j]);
             nonces[j].0 = once::load_words_512(&raw const packets.nonce[j]);

@@ -3,7 +3,8 @@
 //! A short message is one pass: AES once over its blocks and the block for the tag (J0), and one
 //! sum of products, reduced once. Data stays in the lanes that it is loaded into. Where the last
 //! register has a lane to spare, J0 is encrypted there, in the last lane; where it is full, J0 is
-//! encrypted beside it in a register of one block. Additional data and lengths share one.
+//! encrypted beside it in a register of one block. Additional data and lengths share one. Of up to
+//! two blocks there is code that uses as few multiplications, or as narrow ones, as there can be.
 //!
 //! While instructions on 512 bits run, Intel's processors have two of their three vector units for
 //! them, and a short message takes half a cycle for each operation on vectors. Loads need neither:
@@ -13,9 +14,9 @@
 
 use super::bulk::{KEPT, NUMBERS};
 use super::ghash::{self, Sum};
-use super::lanes::{Lanes, Quad, Single};
+use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{Additional, Begun, Data, Message};
-use super::once;
+use super::once::{self, Mask};
 use crate::schedule::{Block, Schedule};
 use core::arch::x86_64::*;
 
@@ -29,14 +30,6 @@ macro_rules! rounds {
             }
         }
     )*};
-}
-
-/// The bytes present in the register that begins `at`, of `len` bytes in all.
-#[inline(always)]
-pub(super) unsafe fn mask_from(len: usize, at: usize) -> u64 {
-    // SAFETY: BMI2 is enabled wherever this is inlined. Lengths here are below 256, as the
-    // instruction wants.
-    unsafe { _bzhi_u64(u64::MAX, len.saturating_sub(at) as u32) }
 }
 
 /// The longest message that is one pass, in bytes.
@@ -92,7 +85,9 @@ pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
         }
         // In steps of the 16 bytes by which the two kinds of messages differ.
         match data.len.div_ceil(16) {
-            0..=3 => with_j0!(1),
+            0..=1 => few::<ROUNDS, SEAL, true>(message.schedule, nonce, ends, data),
+            2 => few::<ROUNDS, SEAL, false>(message.schedule, nonce, ends, data),
+            3 => with_j0!(1),
             4 => full!(1),
             5..=7 => with_j0!(2),
             8 => full!(2),
@@ -104,10 +99,118 @@ pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
     }
 }
 
+/// Of messages of one block the counters of the data and of J0.
+static NUMBERS_OF_ONE: [Block; 2] = [NUMBERS[2], NUMBERS[1]];
+
+/// For messages of up to two blocks, by their number: which words of H^4, …, H the data is
+/// multiplied by, additional data in the third lane, and lengths in the last.
+static POWERS_OF_FEW: [[u64; 8]; 3] = [
+    [0, 0, 0, 0, 4, 5, 6, 7],
+    [4, 5, 0, 0, 2, 3, 6, 7],
+    [2, 3, 4, 5, 0, 1, 6, 7],
+];
+
+/// [`short`] of up to two blocks, and of up to one on registers of two blocks if `ONE`.
+///
+/// Ciphertext that is there from the beginning shares the register, and so the product, with
+/// additional data and lengths. That which has to be waited for is alone with its product, whose
+/// narrower sum takes less time to be reduced and added up.
+///
+/// # Safety
+/// As for [`short`]; `ONE` must tell whether there is at most one block.
+#[inline(always)]
+unsafe fn few<const ROUNDS: usize, const SEAL: bool, const ONE: bool>(
+    schedule: &Schedule,
+    nonce: Quad,
+    ends: __m256i,
+    data: Data,
+) -> __m128i {
+    let Data { src, dst, len } = data;
+    // SAFETY: masks limit all accesses to the `len` bytes.
+    unsafe {
+        let exist = Mask::from(len, 0);
+        let mut input = Quad::zero();
+        // No bytes may be nowhere.
+        if !ONE || len > 0 {
+            input.0 = once::load_512_masked(src, exist);
+        }
+        let blocks = if ONE { len.div_ceil(16) } else { 2 };
+        // The part of the hash that does not wait for the cipher.
+        let hash = if SEAL {
+            let powers = Pair::of_blocks(
+                Single::<true>::load_private(schedule.powers_from(blocks + 2)).0,
+                Single::<true>::load_private(schedule.powers_from(1)).0,
+            );
+            Sum::of(Pair(ends), powers)
+        } else {
+            Sum::zero()
+        };
+
+        let keys = once::fresh(schedule.round_keys.as_ptr());
+        let (output, tag_mask) = if ONE {
+            let nonce = Pair(_mm512_castsi512_si256(nonce.0));
+            let input = Pair(_mm512_castsi512_si256(input.0));
+            let output = encrypt::<Pair, ROUNDS>(nonce, keys, NUMBERS_OF_ONE.as_ptr(), input);
+            (Quad(_mm512_zextsi256_si512(output.0)), output.second_lane())
+        } else {
+            let numbers = NUMBERS_WITH_J0[0].as_ptr();
+            let output = encrypt::<Quad, ROUNDS>(nonce, keys, numbers, input);
+            (output, _mm512_extracti32x4_epi32::<3>(output.0))
+        };
+        if !ONE || len > 0 {
+            once::store_512_masked(dst, output.0, exist);
+        }
+        let reversal = ghash::byte_reversal();
+        let hash = if SEAL {
+            let mut sum = hash;
+            // Keystream in place of bytes that do not exist is not hashed.
+            let block = _mm512_maskz_mov_epi8(exist.register, output.0);
+            let block = Pair(_mm512_castsi512_si256(block));
+            let powers = Pair::load_private(schedule.powers_from(blocks + 1));
+            sum.add(block.permute(Pair::splat(reversal)), powers);
+            sum.reduce().sum_of_lanes()
+        } else {
+            let order = Quad::load_private(POWERS_OF_FEW[blocks].as_ptr().cast());
+            let powers = Quad::load_private(schedule.powers_from(4));
+            let powers = Quad(_mm512_permutexvar_epi64(order.0, powers.0));
+            let all = input.permute(Quad::splat(reversal));
+            let all = Quad(_mm512_inserti64x4::<1>(all.0, ends));
+            ghash::multiply(all, powers).sum_of_lanes()
+        };
+        _mm_xor_si128(_mm_shuffle_epi8(hash, reversal), tag_mask)
+    }
+}
+
+/// Encrypts counters and adds `input`.
+///
+/// # Safety
+/// The processor must have what `V` needs; there must be round keys and numbers.
+#[inline(always)]
+unsafe fn encrypt<V: Lanes, const ROUNDS: usize>(
+    nonce: V,
+    keys: *const Block,
+    numbers: *const Block,
+    input: V,
+) -> V {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut state = nonce.xor3(V::splat_from(keys), V::load_private(numbers));
+        macro_rules! rounds {
+            ($($r:literal)*) => {$(
+                if $r < ROUNDS {
+                    state = state.aes(V::splat_from(keys.add($r)));
+                }
+            )*};
+        }
+        rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+        state.aes_last(V::splat_from(keys.add(ROUNDS)).xor(input))
+    }
+}
+
 /// [`short`] on `R` registers, of which the last has a lane for J0 if `WITH_J0`.
 ///
 /// # Safety
-/// As for [`short`]; `R` must be ⌈len / 64⌉, and 1 for no bytes; `WITH_J0` must tell whether
+/// As for [`short`]; `R` must be ⌈len / 64⌉, of more than two blocks; `WITH_J0` must tell whether
 /// ⌈len / 16⌉ is less than 4·`R`.
 #[inline(always)]
 unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const WITH_J0: bool>(
@@ -119,27 +222,27 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const 
     let Data { src, dst, len } = data;
     // SAFETY: masks limit all accesses to the `len` bytes.
     unsafe {
-        let in_last = mask_from(len, 64 * (R - 1));
+        let in_last = Mask::from(len, 64 * (R - 1));
         let mut input = [Quad::zero(); R];
         for i in 0..R - 1 {
             input[i].0 = once::load_512::<0>(src.add(64 * i));
         }
-        // No bytes may be nowhere.
-        if R > 1 || !WITH_J0 || len > 0 {
-            input[R - 1].0 = once::load_512_masked(src.add(64 * (R - 1)), in_last);
-        }
+        input[R - 1].0 = once::load_512_masked(src.add(64 * (R - 1)), in_last);
 
         // The part of the hash that does not wait for the cipher.
         let blocks = if WITH_J0 { len.div_ceil(16) } else { 4 * R };
         let first = schedule.powers_from(blocks + 2);
-        let end_powers = _mm256_set_m128i(
-            Single::<true>::load_private(schedule.powers_from(1)).0,
+        let end_powers = Pair::of_blocks(
             Single::<true>::load_private(first).0,
+            Single::<true>::load_private(schedule.powers_from(1)).0,
         );
-        let mut sum = Sum::of(
-            Quad(_mm512_zextsi256_si512(ends)),
-            Quad(_mm512_zextsi256_si512(end_powers)),
-        );
+        // On registers of two blocks: less work for processors whose units are no wider.
+        let of_ends = Sum::of(Pair(ends), end_powers);
+        let mut sum = Sum {
+            low: Quad(_mm512_zextsi256_si512(of_ends.low.0)),
+            middle: Quad(_mm512_zextsi256_si512(of_ends.middle.0)),
+            high: Quad(_mm512_zextsi256_si512(of_ends.high.0)),
+        };
 
         let keys = once::fresh(schedule.round_keys.as_ptr());
         let first_key = Quad(once::splat_512(keys));
@@ -157,6 +260,10 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const 
             let one = Single::load_private(NUMBERS.as_ptr().add(1));
             j0 = Single(nonce.first_lane()).xor3(Single(first_key.first_lane()), one);
         }
+        // The compiler would do all rounds of a register before those of the next: each waits for
+        // the one before it, and together they fill the processor's queue. Of four registers every
+        // third round is enough.
+        let spacing = if R < 4 { 1 } else { 3 };
         macro_rules! rounds_with_j0 {
             ($($r:literal)*) => {$(
                 if $r < ROUNDS {
@@ -166,6 +273,14 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const 
                     }
                     if !WITH_J0 {
                         j0 = j0.aes(Single(key.first_lane()));
+                    }
+                    if $r % spacing == 0 {
+                        for s in &mut state {
+                            *s = once::in_order_512(*s);
+                        }
+                        if !WITH_J0 {
+                            j0 = Single(once::in_order(j0.0));
+                        }
                     }
                 }
             )*};
@@ -179,9 +294,7 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const 
         for i in 0..R - 1 {
             once::store_512::<0>(dst.add(64 * i), output[i].0);
         }
-        if R > 1 || !WITH_J0 || len > 0 {
-            once::store_512_masked(dst.add(64 * (R - 1)), output[R - 1].0, in_last);
-        }
+        once::store_512_masked(dst.add(64 * (R - 1)), output[R - 1].0, in_last);
         let tag_mask = if WITH_J0 {
             // Nothing was loaded into that lane, so this is the encryption of J0.
             _mm512_extracti32x4_epi32::<3>(output[R - 1].0)
@@ -194,7 +307,7 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const 
             blocks = output;
             // Keystream in place of bytes that do not exist is not hashed.
             let last = &mut blocks[R - 1].0;
-            *last = _mm512_maskz_mov_epi8(in_last, *last);
+            *last = _mm512_maskz_mov_epi8(in_last.register, *last);
         }
         let reversal = Quad::splat(ghash::byte_reversal());
         let powers = once::fresh(first.add(1));
@@ -319,7 +432,7 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const F
         for (i, s) in state.iter_mut().enumerate() {
             *s = nonce.xor3(first_key, Quad::load_private(numbers.add(4 * i)));
         }
-        let in_last = mask_from(len, 64 * (R - 1));
+        let in_last = Mask::from(len, 64 * (R - 1));
         let mut input = [Quad::zero(); R];
         for (i, x) in input.iter_mut().enumerate() {
             let p = src.add(64 * i);
@@ -347,7 +460,7 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const F
             }
         }
         if SEAL {
-            blocks[R - 1].0 = _mm512_maskz_mov_epi8(in_last, blocks[R - 1].0);
+            blocks[R - 1].0 = _mm512_maskz_mov_epi8(in_last.register, blocks[R - 1].0);
         }
         for b in &mut blocks {
             *b = b.permute(reversal);

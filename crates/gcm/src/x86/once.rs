@@ -7,7 +7,7 @@
 //! over the machine code can tell these accesses from all others. Parts of a block are moved
 //! piece by piece (`pinsrb` to `pinsrq`, `movq`, `movd`, `pextrw`, `pextrb`).
 
-use super::lanes::Pair;
+use super::lanes::{Pair, Quad};
 use crate::schedule::Block;
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -39,13 +39,13 @@ use crate::memory::reaches_page_end;
 /// party may decide where a message lies. There the 64 bytes up to the end of the page are accessed
 /// instead, and moved within the register.
 #[inline(always)]
-fn past_page_end(p: *const u8, mask: u64) -> Option<u32> {
+fn past_page_end(p: *const u8, mask: Mask) -> Option<u32> {
     if !reaches_page_end(p) {
         return None;
     }
     core::hint::cold_path();
     let past = (p.addr() % 64) as u32;
-    (past > 0 && mask >> (64 - past) == 0).then_some(past)
+    (past > 0 && mask.bits >> (64 - past) == 0).then_some(past)
 }
 
 /// 0, 1, 2, … twice: from its byte number n on, an order that moves bytes down by n.
@@ -76,19 +76,46 @@ unsafe fn permute(v: __m512i, order: *const u8) -> __m512i {
     permuted
 }
 
+/// A bit for each of 64 bytes, set for those that exist.
+#[derive(Clone, Copy)]
+pub(super) struct Mask {
+    /// The bits in a register for integers.
+    bits: u64,
+    /// The same in a register for masks, where it stays. The compiler would move the bits there
+    /// again for each access, which takes as long as four operations on vectors on Zen 4.
+    pub(super) register: u64,
+}
+
+impl Mask {
+    /// Those in the register that begins `at`, of `len` bytes in all.
+    #[inline]
+    #[target_feature(enable = "avx512bw,bmi2")]
+    pub(super) unsafe fn from(len: usize, at: usize) -> Self {
+        // Lengths here are below 256, as the instruction wants.
+        let bits = _bzhi_u64(u64::MAX, len.saturating_sub(at) as u32);
+        let register;
+        // SAFETY: a move.
+        unsafe {
+            asm!("kmovq {k}, {bits}", k = lateout(kreg) register, bits = in(reg) bits,
+                options(pure, nomem, nostack, preserves_flags));
+        }
+        Self { bits, register }
+    }
+}
+
 /// Loads those of the 64 bytes at `p` whose bit in `mask` is set; the others are zero, and are not
 /// accessed at all.
 ///
 /// # Safety
 /// The bytes whose bit is set must be mapped and readable.
 #[inline(always)]
-pub(super) unsafe fn load_512_masked(p: *const u8, mask: u64) -> __m512i {
+pub(super) unsafe fn load_512_masked(p: *const u8, mask: Mask) -> __m512i {
     // SAFETY: the same bytes, counted from the beginning of the last 64 of the page.
     unsafe {
         let Some(past) = past_page_end(p, mask) else {
-            return load_masked(p, mask);
+            return load_masked(p, mask.register);
         };
-        let v = load_masked(p.wrapping_sub(past as usize), mask << past);
+        let v = load_masked(p.wrapping_sub(past as usize), mask.bits << past);
         permute(v, ORDERS.as_ptr().add(past as usize))
     }
 }
@@ -128,14 +155,14 @@ pub(super) unsafe fn store_512<const I: usize>(p: *mut u8, v: __m512i) {
 /// # Safety
 /// The bytes whose bit is set must be mapped and writable.
 #[inline(always)]
-pub(super) unsafe fn store_512_masked(p: *mut u8, v: __m512i, mask: u64) {
+pub(super) unsafe fn store_512_masked(p: *mut u8, v: __m512i, mask: Mask) {
     // SAFETY: as in `load_512_masked`.
     unsafe {
         let Some(past) = past_page_end(p, mask) else {
-            return store_masked(p, v, mask);
+            return store_masked(p, v, mask.register);
         };
         let v = permute(v, ORDERS.as_ptr().add(64 - past as usize));
-        store_masked(p.wrapping_sub(past as usize), v, mask << past);
+        store_masked(p.wrapping_sub(past as usize), v, mask.bits << past);
     }
 }
 
@@ -514,6 +541,15 @@ pub(super) unsafe fn in_order(mut v: __m128i) -> __m128i {
 pub(super) unsafe fn in_order_256(mut v: Pair) -> Pair {
     // SAFETY: no instruction.
     unsafe { asm!("/* {} */", inout(ymm_reg) v.0, options(nomem, nostack, preserves_flags)) };
+    v
+}
+
+/// [`in_order`] for registers of 512 bits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn in_order_512(mut v: Quad) -> Quad {
+    // SAFETY: no instruction.
+    unsafe { asm!("/* {} */", inout(zmm_reg) v.0, options(nomem, nostack, preserves_flags)) };
     v
 }
 

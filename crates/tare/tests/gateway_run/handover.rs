@@ -340,7 +340,8 @@ impl Impostor {
     fn receive_state(&mut self) {
         self.receive_ports();
         self.say(READY, "").unwrap();
-        assert_eq!(self.hear().0, STATE);
+        let (kind, content) = self.hear();
+        assert_eq!(kind, STATE, "{}", String::from_utf8_lossy(&content));
     }
 }
 
