@@ -41,6 +41,8 @@ pub(super) struct Counts {
     pub(super) faults: AtomicU64,
     /// Bytes of data that the peer has sealed ahead.
     pub(super) sealed_ahead: AtomicU64,
+    /// The times that the guest has noted its totals.
+    pub(super) marks: AtomicU64,
     /// Connections whose bulk data has arrived whole, at the guest or at the client.
     pub(super) finished: AtomicU64,
     pub(super) host: HostCounts,

@@ -124,6 +124,7 @@ pub(super) fn serve<P: Probe>(
         let is_busy = turned.map_err(|fault| anyhow!("the device was given up: {fault}"))?;
         if marks.len() as u64 != board.mark.load(Relaxed) {
             marks.push((guest.driver().exits(), probe.totals()));
+            counts.marks.store(marks.len() as u64, Relaxed);
         }
         match (is_busy, setup.has_interrupts) {
             (true, false) => busy += Instant::now().since(time.now),
