@@ -114,8 +114,11 @@ fn times_of_a_trace_are_those_of_its_requests() {
     lines.sort();
     let at = |n: usize| (lines[n].0 - lines[0].0).as_secs_f64();
     assert!(lines[2].1.contains("/c") && lines[3].1.contains("/d"));
+    // On a busy machine a request is late, which is counted.
+    let late = record.lateness.quantile(1.0).unwrap().as_secs_f64();
     for (n, expected) in [(1, 0.0), (2, 0.4), (3, 0.6)] {
-        assert!((at(n) - expected).abs() < 0.15, "{n}: {}", at(n));
+        let at = at(n);
+        assert!((at - expected).abs() < 0.15 + late, "{n}: {at}, {late}");
     }
     // One connection, and a server that is slower than the trace: what is late is still sent.
     let slow = Options {

@@ -88,7 +88,11 @@ fn reading_a_packed_log_costs_what_the_guide_says() {
     let Some(folder) = examples_with_log() else {
         return;
     };
-    let result = run(folder.path(), "gzip.toml", "20");
+    // On a busy machine 20 rounds may decide nothing.
+    let mut result = run(folder.path(), "gzip.toml", "20");
+    if claim(&result, "gzip/read/unpacking-costs")["verdict"] == "inconclusive" {
+        result = run(folder.path(), "gzip.toml", "100");
+    }
     let costs = claim(&result, "gzip/read/unpacking-costs");
     assert_eq!(costs["verdict"], "reproduced", "{costs}");
     for cell in result["experiments"][0]["cells"].as_array().unwrap() {

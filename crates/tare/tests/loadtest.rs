@@ -419,7 +419,8 @@ fn over_a_cable(script: &str) -> Output {
         ip link add dev near0 numrxqueues 2 numtxqueues 2 type veth peer name far0 numrxqueues 2 numtxqueues 2
         ip link set near0 up
         ip link set far0 up
-        sleep 0.2";
+        n=0
+        while ip link show up | grep -q 'state [^U]' && [ $n -lt 100 ]; do sleep 0.1; n=$((n + 1)); done";
     let output = Command::new("unshare")
         .args(["--net", "sh", "-c", &format!("{set_up}\n{script}")])
         .output();

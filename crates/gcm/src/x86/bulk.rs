@@ -51,8 +51,8 @@ pub(super) const fn head_len(lanes: usize, registers: usize) -> usize {
 
 /// Blocks whose last byte is their number, all others zero: what the counters of a step add to the
 /// first.
-pub(super) static NUMBERS: [Block; 20] = {
-    let mut blocks = [Block::ZERO; 20];
+pub(super) static NUMBERS: [Block; 34] = {
+    let mut blocks = [Block::ZERO; 34];
     let mut i = 0;
     while i < blocks.len() {
         blocks[i].0[15] = i as u8;
@@ -63,7 +63,7 @@ pub(super) static NUMBERS: [Block; 20] = {
 
 /// The source of a step's powers of the hash key.
 #[derive(Clone, Copy)]
-enum Powers {
+pub(super) enum Powers {
     /// One power per register, the same in every lane.
     Strides(*const Block),
     /// One power per lane, descending.
@@ -72,7 +72,7 @@ enum Powers {
 
 impl Powers {
     #[inline(always)]
-    unsafe fn of_register<V: Lanes>(self, i: usize) -> V {
+    pub(super) unsafe fn of_register<V: Lanes>(self, i: usize) -> V {
         // SAFETY: the callers below pass addresses with enough powers after them.
         unsafe {
             match self {
@@ -98,7 +98,7 @@ pub(super) const KEPT: usize = 8;
 /// The last step of a message on registers of four blocks, encrypted but not hashed. With its end,
 /// it is hashed in one sum or in lanes that are added up once, at the very end.
 #[derive(Clone, Copy)]
-pub(super) struct Last<V>([V; 4]);
+pub(super) struct Last<V>(pub(super) [V; 4]);
 
 impl<V: Lanes> Last<V> {
     /// Returns the sum of its products with powers for `after` blocks that follow, at most four.
@@ -108,16 +108,6 @@ impl<V: Lanes> Last<V> {
         unsafe {
             let powers = schedule.powers_from(4 * V::COUNT + after);
             add_all(&self.0, Powers::Consecutive(powers))
-        }
-    }
-
-    /// Returns the hash in lanes, each to be added to its lane of the register that follows.
-    #[inline(always)]
-    pub(super) unsafe fn lanes(self, schedule: &Schedule) -> V {
-        // SAFETY: as many strides as blocks.
-        unsafe {
-            let strides = schedule.strides_end(V::COUNT).sub(4);
-            add_all(&self.0, Powers::Strides(strides)).reduce()
         }
     }
 }

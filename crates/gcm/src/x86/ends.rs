@@ -4,7 +4,8 @@ use super::finish128::{self, Start};
 use super::ghash::Sum;
 use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{to_u128, Additional, Begun, Data, Message};
-use super::{finish256, finish512, once};
+use super::{finish256, finish512, once, short512};
+use crate::schedule::Block;
 use core::arch::x86_64::__m128i;
 
 /// The parts of a message that are shorter than a step.
@@ -28,6 +29,19 @@ pub(super) unsafe trait Ends: Lanes {
         data: Data,
     ) -> __m128i;
 
+    /// Seals or opens a whole message that is worked on in two halves, if this one is, and returns
+    /// its tag. `additional` is the last block of additional data with the state before it,
+    /// `lengths` the block of lengths, byte-reversed both.
+    #[inline(always)]
+    unsafe fn halves<const ROUNDS: usize, const SEAL: bool>(
+        _message: Message<'_>,
+        _additional: __m128i,
+        _lengths: *const Block,
+        _data: Data,
+    ) -> Option<__m128i> {
+        None
+    }
+
     /// Returns a tag as a number, in the order of memory.
     #[inline(always)]
     unsafe fn tag(tag: __m128i) -> u128 {
@@ -45,7 +59,7 @@ unsafe impl Ends for Quad {
         data: Data,
     ) -> __m128i {
         // SAFETY: the caller's contract.
-        unsafe { finish512::short::<ROUNDS, SEAL>(message, additional, data) }
+        unsafe { short512::short::<ROUNDS, SEAL>(message, additional, data) }
     }
 
     #[inline(always)]
@@ -57,6 +71,20 @@ unsafe impl Ends for Quad {
     ) -> __m128i {
         // SAFETY: the caller's contract.
         unsafe { finish512::tail::<ROUNDS, SEAL>(message, counter, begun, data) }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const ROUNDS: usize, const SEAL: bool>(
+        message: Message<'_>,
+        additional: __m128i,
+        lengths: *const Block,
+        data: Data,
+    ) -> Option<__m128i> {
+        if !finish512::HALVES.contains(&data.len) {
+            return None;
+        }
+        // SAFETY: the caller's contract.
+        Some(unsafe { finish512::halves::<ROUNDS, SEAL>(message, additional, lengths, data) })
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use super::ends::Ends;
 use super::ghash::Sum;
 use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{hash_additional, Additional, Begun, Data, Message};
-use super::{batch512, bulk, expand, finish128, finish256, finish512, once, stack};
+use super::{batch512, bulk, expand, finish128, finish256, once, short512, stack};
 use crate::columns::{Columns, Tags};
 use crate::kernel::{counter_after, Batch4, Kernel, Progress, Whole};
 use crate::schedule::{Block, Schedule, Shape};
@@ -24,7 +24,7 @@ macro_rules! path {
 
             /// The longest message that is worked on without a head, in bytes.
             const SHORT_MAX: usize = match <$register>::COUNT {
-                4 => finish512::SHORT_MAX,
+                4 => short512::SHORT_MAX,
                 2 => finish256::SHORT_MAX,
                 _ => finish128::SHORT_MAX,
             };
@@ -339,6 +339,11 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let mut lengths = MaybeUninit::uninit();
         if V::COUNT == 4 {
             once::put_words(&mut lengths, message.bits());
+            let data = Data { src, dst, len };
+            let tag = V::halves::<ROUNDS, SEAL>(message, additional, lengths.as_ptr(), data);
+            if let Some(tag) = tag {
+                return V::tag(tag);
+            }
         }
         bulk::fetch_beginning::<V, N>(src, count);
         let mut steps = bulk::Steps::<V, N>::new(schedule, nonce, 0);

@@ -17,6 +17,7 @@ mod lanes;
 mod message;
 mod narrow;
 mod once;
+mod short512;
 mod stack;
 
 pub(crate) use copy::{copy_in, copy_out};
