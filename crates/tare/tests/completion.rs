@@ -82,10 +82,10 @@ fn complete(shell: &str, words: &[&str]) -> Option<Vec<String>> {
              zpty -w z 'record() {{ builtin compadd -O found \"$@\"; print -rl -- $found >> offered; builtin compadd \"$@\" }}'
              zpty -w z 'compadd() {{ record \"$@\" }}'
              zpty -w z 'bindkey \"^I\" complete-word; print READY > ready'
-             repeat 200 {{ [[ -f ready ]] && break; sleep 0.05 }}
+             repeat 1200 {{ [[ -f ready ]] && break; sleep 0.05 }}
              zpty -n -w z $'{line}\\t'
-             repeat 200 {{ [[ -s offered ]] && break; sleep 0.05 }}
-             sleep 0.2; zpty -d z; cat offered 2>/dev/null; true"
+             repeat 1200 {{ [[ -s offered ]] && break; sleep 0.05 }}
+             sleep 0.4; zpty -d z; cat offered 2>/dev/null; true"
         ),
         _ => format!("tare completions fish | source; complete -C '{line}' | cut -f1"),
     };
