@@ -300,7 +300,7 @@ unsafe fn with_lengths<const R: usize>(
         let mut sum = Sum::zero();
         match before {
             Before::Sum(before) => sum = before,
-            // After the lengths, for it is added to their lane too.
+            // Of at least four blocks, so the lengths are in none of these lanes.
             Before::Lanes(lanes) => blocks[0] = blocks[0].xor(lanes),
         }
         for i in 0..R {
