@@ -125,11 +125,7 @@ unsafe fn few<const ROUNDS: usize, const SEAL: bool, const ONE: bool>(
         let blocks = if ONE { len.div_ceil(16) } else { 2 };
         // The part of the hash that does not wait for the cipher.
         let hash = if SEAL {
-            let powers = Pair::of_blocks(
-                Single::<true>::load_private(schedule.powers_from(blocks + 2)).0,
-                Single::<true>::load_private(schedule.powers_from(1)).0,
-            );
-            Sum::of(Pair(ends), powers)
+            of_ends(schedule, ends, blocks)
         } else {
             Sum::zero()
         };
@@ -166,6 +162,23 @@ unsafe fn few<const ROUNDS: usize, const SEAL: bool, const ONE: bool>(
             ghash::multiply(all, powers).sum_of_lanes()
         };
         _mm_xor_si128(_mm_shuffle_epi8(hash, reversal), tag_mask)
+    }
+}
+
+/// Returns the products of additional data and lengths, which have `blocks` of data between them.
+/// On registers of two blocks: less work for processors whose units are no wider.
+///
+/// # Safety
+/// The processor as for [`short`].
+#[inline(always)]
+unsafe fn of_ends(schedule: &Schedule, ends: __m256i, blocks: usize) -> Sum<Pair> {
+    // SAFETY: under the contract of Lanes; there are powers for 18 blocks.
+    unsafe {
+        let powers = Pair::of_blocks(
+            Single::<true>::load_private(schedule.powers_from(blocks + 2)).0,
+            Single::<true>::load_private(schedule.powers_from(1)).0,
+        );
+        Sum::of(Pair(ends), powers)
     }
 }
 
@@ -216,12 +229,7 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const 
         // The part of the hash that does not wait for the cipher.
         let blocks = if WITH_J0 { len.div_ceil(16) } else { 4 * R };
         let first = schedule.powers_from(blocks + 2);
-        let end_powers = Pair::of_blocks(
-            Single::<true>::load_private(first).0,
-            Single::<true>::load_private(schedule.powers_from(1)).0,
-        );
-        // On registers of two blocks: less work for processors whose units are no wider.
-        let mut sum = wide(Sum::of(Pair(ends), end_powers));
+        let mut sum = wide(of_ends(schedule, ends, blocks));
 
         let (output, tag_mask) = with_j0::<ROUNDS, R, WITH_J0>(schedule, nonce, input);
         store(dst, output, in_last);
