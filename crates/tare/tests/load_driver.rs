@@ -224,7 +224,10 @@ fn processor_time_per_request_is_given_of_both_sides() {
         let parameters = format!(
             r#"{{"server":"redis-server","generator":"{generator}","pipeline":16,"keys":100,"duration":"300 ms"}}"#
         );
-        let trial = trial(&parameters, None);
+        // A busy machine may let the server do nothing in that time.
+        let mut tries = (0..20).map(|_| trial(&parameters, None));
+        let is_served = |trial: &Trial| trial.error.is_some() || trial.counters["operations"] > 0;
+        let trial = tries.find(is_served).expect("a trial with requests");
         assert_eq!(trial.error, None);
         let operations = trial.counters["operations"] as f64;
         for metric in ["generator_time", "server_time"] {
@@ -252,13 +255,13 @@ fn a_stopped_server_is_in_the_percentiles_of_an_open_loop_and_not_of_a_closed_on
         );
         // On a busy machine the generator may fall behind, says so, and is asked again; so is one
         // whose server stood still for longer than it was stopped.
-        let mut tries = (0..5).map(|_| trial(&parameters, None));
+        let mut tries = (0..15).map(|_| trial(&parameters, None));
         let is_held_up = |trial: &Trial| {
             let of_expected = trial.values.get("p999_of_expected");
             of_expected.is_some_and(|ratio| *ratio >= 1.2)
         };
         let found = tries.find(|trial| trial.error.is_none() && !is_held_up(trial));
-        found.expect("one trial of five that a busy machine does not hold up")
+        found.expect("one trial of fifteen that a busy machine does not hold up")
     };
     let (open, closed) = (of("open"), of("closed"));
     // A quarter of all clients came while it was stopped.

@@ -124,6 +124,9 @@ impl Scene {
             .args(["--bind", "10.77.0.1", "--protected-mode", "no"])
             .args(["--save", "", "--appendonly", "yes", "--dir"])
             .arg(self.directory.path())
+            // Else it answers before it writes, for up to two seconds, where a sync is slow, and
+            // what it has answered is lost with its process.
+            .args(["--appendfsync", "no"])
             .stdout(Stdio::null());
         match self.spawn("node", &mut command) {
             Ok(child) => self.redis = Some(child),
