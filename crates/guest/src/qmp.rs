@@ -1,7 +1,7 @@
 //! QEMU's monitor: one JSON object per line (QMP).
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::Error;
 const LINE_MAX: u64 = 1 << 20;
 /// Events in front of an answer.
 const EVENTS_MAX: usize = 1000;
-/// The longest time until an answer.
-const LIMIT: Duration = Duration::from_secs(5);
+/// The longest time until an answer: on a busy machine an emulator may not run for seconds.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// A connection to a monitor.
 pub(crate) struct Monitor {
@@ -84,7 +84,10 @@ impl Monitor {
         let set = self.stream.get_ref().set_read_timeout(timeout);
         let mut bounded = (&mut self.stream).take(LINE_MAX);
         set.and_then(|()| bounded.read_until(b'\n', &mut line))
-            .map_err(failed)?;
+            .map_err(|error| match error.kind() {
+                ErrorKind::WouldBlock => failed(format!("no answer within {} s", LIMIT.as_secs())),
+                _ => failed(error),
+            })?;
         if line.last() != Some(&b'\n') {
             let found = line.len();
             return Err(failed(format!(

@@ -150,6 +150,14 @@ impl Interface {
         Ok(self.flags()? & both == both)
     }
 
+    /// True if it was taken up, with its cable plugged in or not.
+    ///
+    /// # Errors
+    /// If the interface is gone.
+    pub fn is_taken_up(&self) -> io::Result<bool> {
+        Ok(self.flags()? & libc::IFF_UP as i16 != 0)
+    }
+
     /// Takes it up or down. Needs CAP_NET_ADMIN.
     ///
     /// # Errors

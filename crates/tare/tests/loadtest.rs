@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tare_loadtest::simulate;
@@ -393,7 +394,7 @@ fn a_load_that_cannot_be_offered_is_an_error_to_programs_too() {
     let one = capture(folder.path(), "one.pcap", &[60]);
     let tare = env!("CARGO_BIN_EXE_tare");
     let search = format!(
-        "ip link add near0 type veth peer name far0 && ip link set near0 up && ip link set far0 up && sleep 0.2
+        "ip link add near0 type veth peer name far0 && ip link set near0 up && ip link set far0 up
         {tare} loadtest find-limit --port packet -b 100e9 -D 0.2 --warm-up 0 --json {one} near0"
     );
     let output = Command::new("unshare")
@@ -418,9 +419,7 @@ fn over_a_cable(script: &str) -> Output {
         sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
         ip link add dev near0 numrxqueues 2 numtxqueues 2 type veth peer name far0 numrxqueues 2 numtxqueues 2
         ip link set near0 up
-        ip link set far0 up
-        n=0
-        while ip link show up | grep -q 'state [^U]' && [ $n -lt 100 ]; do sleep 0.1; n=$((n + 1)); done";
+        ip link set far0 up";
     let output = Command::new("unshare")
         .args(["--net", "sh", "-c", &format!("{set_up}\n{script}")])
         .output();
@@ -467,6 +466,48 @@ fn a_frame_over_the_mtu_is_named_with_its_size_and_what_to_do() {
     for stream in json["trials"][0]["streams"].as_array().unwrap() {
         assert_eq!(stream["lost"], 0, "{json}");
         assert!(stream["rx_packets"].as_u64().unwrap() > 10);
+    }
+}
+
+#[test]
+fn an_interface_without_a_carrier_is_waited_for_and_one_that_is_down_is_not() {
+    if !namespaces_or_not_tested() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let one = capture(folder.path(), "one.pcap", &[60]);
+    let tare = env!("CARGO_BIN_EXE_tare");
+    let load = format!(
+        "{tare} loadtest transient -p constant --count 1 -b 1e6 -D 0.2 --warm-up 0 --json {one} a b near0 {one} b a far0"
+    );
+    // The kernel takes a moment to tell that a carrier is lost.
+    let unplugged = "ip link set far0 down
+        until ip link show near0 | grep -q NO-CARRIER; do sleep 0.05; done";
+    let refused = |script: &str| {
+        let began = Instant::now();
+        let output = over_a_cable(&format!("{script}\n{load}"));
+        assert_exit(&output, 2);
+        (text(&output.stderr), began.elapsed())
+    };
+    let (said, _) = refused("ip link set near0 down");
+    assert!(
+        said.contains("near0 is down; take it up with `ip link set near0 up`"),
+        "{said}"
+    );
+    let (said, took) = refused(unplugged);
+    assert!(said.contains("near0: waiting for its carrier"), "{said}");
+    assert!(
+        said.contains("near0 is up, but has no carrier after 5 s: "),
+        "{said}"
+    );
+    assert!(took >= Duration::from_secs(5), "{took:?}");
+    let output = over_a_cable(&format!(
+        "{unplugged}\n(sleep 1; ip link set far0 up) &\n{load}"
+    ));
+    assert_exit(&output, 0);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for stream in json["trials"][0]["streams"].as_array().unwrap() {
+        assert!(stream["rx_packets"].as_u64().unwrap() > 10, "{json}");
     }
 }
 
@@ -597,8 +638,7 @@ fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
         ip link add name br0 type bridge
         ip link set far0 master br0
         ip link set far1 master br0
-        for i in near0 far0 near1 far1 br0; do ip link set $i up; done
-        sleep 0.2";
+        for i in near0 far0 near1 far1 br0; do ip link set $i up; done";
     for port in ["packet", "auto"] {
         let tare = env!("CARGO_BIN_EXE_tare");
         let search = format!(

@@ -91,10 +91,6 @@ impl Powers {
     }
 }
 
-/// The last round key that registers of 512 bits hold over all steps of AES-256. Later ones are
-/// loaded in each step: the compiler has no room for them and would leave some on the stack.
-pub(super) const KEPT: usize = 8;
-
 /// The last step of a message on registers of four blocks, encrypted but not hashed. With its end,
 /// it is hashed in one sum or in lanes that are added up once, at the very end.
 #[derive(Clone, Copy)]
@@ -193,8 +189,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         // SAFETY: as above; there are 16 numbers and 15 round keys.
         unsafe {
             let mut keys = self.schedule.round_keys.as_ptr();
-            let kept = keys;
-            if V::COUNT < 4 || ROUNDS > 10 {
+            if V::COUNT < 4 {
+                // Loaded in each step: there are no registers for them over all steps.
                 keys = once::fresh(keys);
             }
             let first_key = V::splat_from(keys);
@@ -235,8 +231,7 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
             macro_rules! rounds {
                 ($($r:literal)*) => {$(
                     if $r < ROUNDS {
-                        let from = if V::COUNT == 4 && $r <= KEPT { kept } else { keys };
-                        let key = V::splat_from(from.add($r));
+                        let key = V::splat_from(keys.add($r));
                         for s in &mut state {
                             *s = s.aes(key);
                         }

@@ -4,7 +4,7 @@
 //! What comes before is hashed while the last blocks are encrypted, and all is reduced and added up
 //! once, at the end. Masks keep every access to the bytes that exist, each once.
 
-use super::bulk::{Last, Powers, KEPT, NUMBERS};
+use super::bulk::{Last, Powers, NUMBERS};
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Pair, Quad};
 use super::message::{Begun, Data, Message};
@@ -215,13 +215,7 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const F
     // SAFETY: the mask limits accesses to the `len` bytes.
     unsafe {
         let reversal = Quad::splat(ghash::byte_reversal());
-        // The steps have these in registers, and of AES-256 not the others.
-        let kept = schedule.round_keys.as_ptr();
-        let keys = if ROUNDS == 10 {
-            kept
-        } else {
-            once::fresh(kept)
-        };
+        let keys = schedule.round_keys.as_ptr();
         let first_key = Quad::splat_from(keys);
         let nonce = Quad::nonce(message.nonce_at);
         let nonce = nonce.with_last_words(counter.swap_bytes());
@@ -243,8 +237,7 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const F
         macro_rules! rounds {
             ($($r:literal)*) => {$(
                 if $r < ROUNDS {
-                    let from = if ROUNDS == 10 || $r <= KEPT { kept } else { keys };
-                    let key = Quad::splat_from(from.add($r));
+                    let key = Quad::splat_from(keys.add($r));
                     for s in &mut state {
                         *s = s.aes(key);
                     }

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context as _};
 use clap::ArgAction;
@@ -22,6 +24,9 @@ const FRAMES: usize = 1 << 14;
 const QUEUES_MAX: u32 = 16;
 /// The longest frame that is sent by a lane of an AF_XDP port.
 const LANE_FRAME_MAX: usize = 2040;
+/// The time that an interface is given to find its carrier: some drivers need seconds after it was
+/// taken up.
+const CARRIER_WAIT: Duration = Duration::from_secs(5);
 /// Bytes of a slot that no frame can use: its own header and XDP_PACKET_HEADROOM.
 const SLOT_MARGIN: usize = 16 + 256;
 
@@ -182,13 +187,7 @@ impl Setup {
                 let other = names[same];
                 bail!("{other} and {name} are the same interface; name it the same way each time");
             }
-            if !interface.is_up()? {
-                bail!(
-                    "{} is down; take it up with `ip link set {} up`",
-                    names[n],
-                    interface.name()
-                );
-            }
+            wait_until_up(&interface, names[n])?;
             interfaces.push(interface);
         }
         let mut links = Vec::new();
@@ -315,6 +314,34 @@ fn capacity(longest: usize) -> usize {
     (longest + SLOT_MARGIN)
         .next_power_of_two()
         .clamp(2048, 32_768)
+}
+
+/// Waits until the interface, which the user calls `name`, has a carrier.
+///
+/// # Errors
+/// If it was not taken up, or has no carrier within [`CARRIER_WAIT`].
+fn wait_until_up(interface: &Interface, name: &str) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let mut is_said = false;
+    while !interface.is_up()? {
+        if !interface.is_taken_up()? {
+            let device = interface.name();
+            bail!("{name} is down; take it up with `ip link set {device} up`");
+        }
+        let waited = begin.elapsed();
+        if waited > CARRIER_WAIT {
+            bail!(
+                "{name} is up, but has no carrier after {} s: check its cable, and that the other end is up",
+                CARRIER_WAIT.as_secs()
+            );
+        }
+        if waited > Duration::from_secs(1) && !is_said {
+            terminal::say(&format!("tare: {name}: waiting for its carrier"));
+            is_said = true;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 fn read(path: &str) -> anyhow::Result<Vec<Vec<u8>>> {
