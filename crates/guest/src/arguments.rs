@@ -123,7 +123,8 @@ pub const PORT: &str = "org.tare.agent.0";
 /// The firmware of confidential guests, which Debian's package `ovmf` has.
 pub const FIRMWARE: &str = "/usr/share/ovmf/OVMF.fd";
 
-/// Returns the arguments.
+/// Returns the arguments. `tsc_khz` is the rate of an emulated guest's time stamp counters, if it
+/// is known.
 ///
 /// # Errors
 /// [`Error::Version`] if this QEMU does not have the flavour; [`Error::Flavour`] if the machine is
@@ -133,6 +134,7 @@ pub(crate) fn arguments(
     version: Version,
     kernel: &Path,
     initramfs: &Path,
+    tsc_khz: Option<u64>,
     descriptors: Descriptors,
 ) -> Result<Vec<String>, Error> {
     check(hardware, version)?;
@@ -175,7 +177,7 @@ pub(crate) fn arguments(
     }
     add("-kernel", kernel.display().to_string());
     add("-initrd", initramfs.display().to_string());
-    add("-append", command_line(hardware));
+    add("-append", command_line(hardware, tsc_khz));
     add("-chardev", "stdio,id=console,signal=off".into());
     add("-serial", "chardev:console".into());
     let Descriptors { monitor, agent } = descriptors;
@@ -202,17 +204,21 @@ pub(crate) fn arguments(
 }
 
 /// The kernel's command line. What is behind `--` is for the agent, which is the first process.
-fn command_line(hardware: &Hardware) -> String {
+fn command_line(hardware: &Hardware, tsc_khz: Option<u64>) -> String {
     let swiotlb = match hardware.flavour {
         Flavour::Swiotlb => " swiotlb=force",
         _ => "",
     };
     // An emulated timer may be late on a busy host, by which the kernel takes it for broken and
     // panics. And the self-tests of its ciphers were seen not to end in one boot of hundreds.
-    let emulated = match hardware.accelerator {
+    let mut emulated = match hardware.accelerator {
         Accelerator::Emulated => " no_timer_check cryptomgr.notests",
         Accelerator::Kvm => "",
-    };
+    }
+    .to_owned();
+    if let Some(rate) = tsc_khz {
+        emulated += &format!(" tsc=reliable tsc_early_khz={rate}");
+    }
     // A guest that lacks memory ends: one that goes on without some of its processes would be
     // measured.
     format!(

@@ -7,7 +7,8 @@ const DESCRIPTORS: Descriptors = Descriptors {
 
 fn line(hardware: &Hardware, version: Version) -> Result<String, String> {
     let (kernel, initramfs) = (Path::new("/k"), Path::new("/i"));
-    let list = arguments(hardware, version, kernel, initramfs, DESCRIPTORS);
+    let rate = (hardware.accelerator == Accelerator::Emulated).then_some(2_600_000);
+    let list = arguments(hardware, version, kernel, initramfs, rate, DESCRIPTORS);
     list.map(|list| list.join(" "))
         .map_err(|error| error.to_string())
 }
@@ -24,7 +25,8 @@ fn arguments_of_a_plain_guest() {
         let hardware = Hardware::new(Flavour::Plain, Accelerator::Emulated);
         let expected = format!(
             "-machine q35 -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 1 -m 512M {APPEND} \
-             no_timer_check cryptomgr.notests rdinit=/init -- guest-agent {REST} \
+             no_timer_check cryptomgr.notests tsc=reliable tsc_early_khz=2600000 rdinit=/init \
+             -- guest-agent {REST} \
              -device virtio-serial-pci,max_ports=2 \
              -chardev socket,id=agent,fd=4 -device virtserialport,chardev=agent,name=org.tare.agent.0 \
              {END}"

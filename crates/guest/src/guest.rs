@@ -16,6 +16,7 @@ use rustix::io::{fcntl_setfd, Errno, FdFlags};
 
 use crate::agent::{self, Exit, Frame, Kind, Ready, Run, PROTOCOL};
 use crate::arguments::{arguments, Descriptors, Hardware, Network};
+use crate::clock;
 use crate::console::Console;
 use crate::kernel::Kernel;
 use crate::qmp::Monitor;
@@ -113,7 +114,18 @@ impl Guest {
             monitor: its_monitor.as_raw_fd(),
             agent: its_agent.as_raw_fd(),
         };
-        let list = arguments(hardware, version, &kernel.image, initramfs, descriptors)?;
+        let rate = match hardware.accelerator {
+            Accelerator::Emulated => clock::rate_khz(),
+            Accelerator::Kvm => None,
+        };
+        let list = arguments(
+            hardware,
+            version,
+            &kernel.image,
+            initramfs,
+            rate,
+            descriptors,
+        )?;
         let mut qemu = Process::start(list, [its_monitor, its_agent])?;
         let (console, errors) = (Console::default(), Console::default());
         let output = qemu.child.stdout.take().map(|it| console.follow(it));

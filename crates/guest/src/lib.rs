@@ -7,6 +7,7 @@
 pub mod accelerator;
 pub mod agent;
 pub mod arguments;
+mod clock;
 mod console;
 mod error;
 mod evidence;

@@ -393,14 +393,9 @@ fn a_load_that_cannot_be_offered_is_an_error_to_programs_too() {
     let folder = tempfile::tempdir().unwrap();
     let one = capture(folder.path(), "one.pcap", &[60]);
     let tare = env!("CARGO_BIN_EXE_tare");
-    let search = format!(
-        "ip link add near0 type veth peer name far0 && ip link set near0 up && ip link set far0 up
-        {tare} loadtest find-limit --port packet -b 100e9 -D 0.2 --warm-up 0 --json {one} near0"
-    );
-    let output = Command::new("unshare")
-        .args(["--net", "sh", "-c", &search])
-        .output()
-        .unwrap();
+    let output = over_a_cable(&format!(
+        "{tare} loadtest find-limit --port packet -b 100e9 -D 0.2 --warm-up 0 --json {one} near0"
+    ));
     assert_exit(&output, 1);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let error = json["error"].as_str().unwrap();
