@@ -38,12 +38,11 @@ fn reading() -> Option<(u64, Instant)> {
     Some((count, at))
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::rate_khz;
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
     fn the_rate_is_that_of_a_processor_and_the_same_twice() {
         let [first, second] = [rate_khz().unwrap(), rate_khz().unwrap()];
         assert!((100_000..20_000_000).contains(&first), "{first} kHz");
