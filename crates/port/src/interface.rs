@@ -150,7 +150,7 @@ impl Interface {
         Ok(self.flags()? & both == both)
     }
 
-    /// True if it was taken up, with its cable plugged in or not.
+    /// True if it is administratively up, with or without a carrier.
     ///
     /// # Errors
     /// If the interface is gone.
