@@ -260,11 +260,6 @@ impl Evidence {
         [self.p, self.p_holm]
     }
 
-    /// Returns the corrected p; `None` if the evidence has none.
-    pub fn corrected_p(&self) -> Option<f64> {
-        self.p_holm
-    }
-
     /// The evidence in words; `None` if there is none.
     pub fn in_words(&self) -> Option<String> {
         match (self.p_holm, self.p) {

@@ -247,10 +247,15 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         self.intervals_over += 1;
     }
 
-    /// True if all that is measured has been sent and answered.
+    /// True if all that is measured has been sent, and all that was sent is answered: also the
+    /// requests of the warm-up, which the server counts as well. A handshake is an exception, since
+    /// its connection is closed in any case.
     fn is_drained(&self) -> bool {
         let is_issued = |schedule: &Schedule| self.quota == 0 || schedule.peek() >= self.end;
-        self.record.in_flight() == 0 && self.schedule.as_ref().is_none_or(is_issued)
+        let is_idle = |connection: &Connection<P>| connection.session.in_flight().is_empty();
+        self.record.in_flight() == 0
+            && self.schedule.as_ref().is_none_or(is_issued)
+            && (P::wire() == Wire::Handshakes || self.connections.iter().all(is_idle))
     }
 
     /// Counts the measured requests that were to be sent and have not been.

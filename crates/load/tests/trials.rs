@@ -156,6 +156,22 @@ fn a_closed_loop_counts_what_the_server_counts() {
 }
 
 #[test]
+fn responses_to_requests_of_the_warm_up_are_waited_for() {
+    let server = Server::start(usize::MAX, http_answer);
+    let stopped = server.gate.lock().unwrap();
+    let record = std::thread::scope(|scope| {
+        let trial = scope.spawn(|| load(&server, &options()));
+        // Longer than the trial's 350 ms, all of which pass before the first response.
+        std::thread::sleep(Duration::from_millis(700));
+        drop(stopped);
+        trial.join().unwrap()
+    });
+    adds_up(&record);
+    assert!(record.sent_in_all >= 4, "{record:?}");
+    assert_eq!(record.served_in_all, record.sent_in_all, "{record:?}");
+}
+
+#[test]
 fn hits_misses_and_errors_are_told_apart() {
     let server = Server::start(usize::MAX, resp_answer);
     let options = Options {

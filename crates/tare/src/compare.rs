@@ -332,8 +332,8 @@ fn sentence(comparison: &Comparison<'_>) -> String {
     };
     let p = judged
         .evidence
-        .corrected_p()
-        .map_or(String::new(), |p| format!(", p {}", significant(p)));
+        .in_words()
+        .map_or(String::new(), |p| format!(", p {p}"));
     let capital = words[..1].to_uppercase() + &words[1..];
     format!("{capital}: {found}: {ratio}, {} rounds{p}", judged.n)
 }

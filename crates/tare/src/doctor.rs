@@ -162,7 +162,8 @@ fn in_words(diagnosis: &Diagnosis) -> String {
             experiment.cells
         );
         for lack in &experiment.missing {
-            let _ = writeln!(text, "      {} cells: {}", lack.cells, lack.reason);
+            let plural = if lack.cells == 1 { "" } else { "s" };
+            let _ = writeln!(text, "      {} cell{plural}: {}", lack.cells, lack.reason);
             if let Some(remedy) = &lack.remedy {
                 let _ = writeln!(text, "      to change that: {remedy}");
             }

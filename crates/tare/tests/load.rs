@@ -312,7 +312,8 @@ fn counted(arguments: &[&str]) -> Value {
     );
     assert_eq!(
         (&counts["server"], &counts["sent"]),
-        (&counts["served"], &counts["served"])
+        (&counts["served"], &counts["served"]),
+        "{arguments:?}: {result}"
     );
     result
 }
@@ -323,7 +324,7 @@ fn nginx_memcached_and_redis_count_the_requests_that_were_sent() {
     let config = format!(
         "daemon off; master_process off; pid pid; error_log error.log;\n\
          events {{ worker_connections 64; }}\n\
-         http {{ access_log off; keepalive_requests 100; client_body_temp_path a; proxy_temp_path b;\n\
+         http {{ access_log off; keepalive_requests 10; client_body_temp_path a; proxy_temp_path b;\n\
          fastcgi_temp_path c; uwsgi_temp_path d; scgi_temp_path e;\n\
          server {{ listen 127.0.0.1:{port}; location / {{ return 200 hello; }}\n\
          location /log {{ access_log access.log; return 200 hello; }}\n\
@@ -341,7 +342,7 @@ fn nginx_memcached_and_redis_count_the_requests_that_were_sent() {
         let result = counted(&["http", &url("/"), "--server-counts", &status]);
         assert!(
             result["connections"].as_u64() > Some(4),
-            "it closes after 100 requests"
+            "it closes a connection after 10 requests: {result}"
         );
         let log = nginx.1.path().join("access.log");
         let log = log.to_str().unwrap();
