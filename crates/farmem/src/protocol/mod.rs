@@ -25,7 +25,8 @@ mod protection;
 
 pub use aead::{Capability, Secret, TextError, Unauthorized};
 pub use client::{
-    Client, ClientConfig, ClientCounters, Completion, Failure, OperationId, OwnedWrite, SubmitError,
+    Client, ClientConfig, ClientCounters, Completion, Exchange, Failure, OperationId, OwnedWrite,
+    SubmitError,
 };
 pub use datagrams::{Datagrams, LOCAL_DATAGRAM, NETWORK_DATAGRAM};
 pub(crate) use datagrams::{RUN_BYTES, SEND_BYTES};

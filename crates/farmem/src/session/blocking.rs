@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Error, Session};
 use crate::operation::{Address, Guard, Operation, PageSize, Permission, RegionId, SpaceId, Value};
 use crate::protocol::{Completion, Failure, OperationId};
-use crate::transport::Channel;
+use crate::transport::{Channel, Direct};
 
 /// The shortest time after which a lock is tried again.
 const RETRY_MIN: Duration = Duration::from_micros(100);
@@ -75,11 +75,7 @@ impl<C: Channel> Session<C> {
     /// [`Error`]; the buffer is then as it was.
     pub fn read(&mut self, address: Address, into: &mut [u8]) -> Result<(), Error> {
         let read = read(address, into)?;
-        if let Some(outcome) = self.channel.direct(self.space, &read, into) {
-            return Ok(outcome.map(drop)?);
-        }
-        let completion = self.run(&read)?;
-        Ok(self.deliver(completion, into)?)
+        self.run_into(&read, into).map(drop)
     }
 
     /// Writes bytes, as a whole or not at all.
@@ -315,11 +311,11 @@ impl<C: Channel> Session<C> {
         for index in 0..parts.len() {
             let read = read(parts[index].0, parts[index].1)?;
             batch.submit(self, &read, |session, index, completion| {
-                session.deliver(completion, parts[index].1)
+                session.deliver(completion, parts[index].1).map(drop)
             })?;
         }
         batch.finish(self, |session, index, completion| {
-            session.deliver(completion, parts[index].1)
+            session.deliver(completion, parts[index].1).map(drop)
         })
     }
 
@@ -359,15 +355,22 @@ impl<C: Channel> Session<C> {
     }
 
     fn value(&mut self, operation: &Operation<'_>) -> Result<Value, Error> {
-        if let Some(outcome) = self.channel.direct(self.space, operation, &mut []) {
-            return Ok(outcome?);
-        }
-        let completion = self.run(operation)?;
-        let outcome = completion.outcome;
-        if !completion.data.is_empty() {
-            self.release(completion);
-        }
-        Ok(outcome?)
+        self.run_into(operation, &mut [])
+    }
+
+    /// Runs one operation by the shortest way that the channel has; what it reads is put into
+    /// `into`.
+    fn run_into(&mut self, operation: &Operation<'_>, into: &mut [u8]) -> Result<Value, Error> {
+        let id = match self.channel.direct(self.space, operation, into)? {
+            Direct::Ended(outcome) => return Ok(outcome?),
+            Direct::Submitted(id) => {
+                self.outstanding += 1;
+                id
+            }
+            Direct::NotTaken => self.submit_waiting(operation)?,
+        };
+        let completion = self.wait(id)?;
+        Ok(self.deliver(completion, into)?)
     }
 
     fn old(&mut self, operation: &Operation<'_>) -> Result<u64, Error> {
@@ -385,13 +388,15 @@ impl<C: Channel> Session<C> {
     }
 
     /// Copies what was read, and gives the buffer back.
-    fn deliver(&mut self, completion: Completion, into: &mut [u8]) -> Result<(), Failure> {
-        completion.outcome?;
-        if completion.data.len() == into.len() {
+    fn deliver(&mut self, completion: Completion, into: &mut [u8]) -> Result<Value, Failure> {
+        let outcome = completion.outcome;
+        if outcome.is_ok() && completion.data.len() == into.len() {
             into.copy_from_slice(&completion.data);
         }
-        self.release(completion);
-        Ok(())
+        if !completion.data.is_empty() {
+            self.release(completion);
+        }
+        outcome
     }
 }
 

@@ -31,6 +31,17 @@ pub use shared::{Member, Shared};
 pub(crate) use udp::UdpSocket;
 pub use udp::{UdpLink, SOCKET_BYTES};
 
+/// What became of an operation that was to take the shorter way, [`Channel::direct`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direct {
+    /// It has ended.
+    Ended(Result<Value, Failure>),
+    /// It has not ended in time, and goes on as if it had been submitted.
+    Submitted(OperationId),
+    /// It is to be submitted: the channel has no shorter way for it, or others have not completed.
+    NotTaken,
+}
+
 /// The way from the sessions of one thread to one node: operations in, completions out.
 ///
 /// Operations of one space run in the order that [`Client::submit`](crate::protocol::Client::submit)
@@ -72,16 +83,18 @@ pub trait Channel {
     fn outstanding(&self) -> usize;
 
     /// Runs one operation and waits for its end, if the channel has a way for that which is shorter
-    /// than by a completion; what it reads is put into `into`, which is as long. `None` if it has
-    /// none, or other operations have not completed.
+    /// than by a completion; what it reads is put into `into`, which is as long.
+    ///
+    /// # Errors
+    /// Those of the operating system, after which the channel is of no use.
     fn direct(
         &mut self,
         space: SpaceId,
         operation: &Operation<'_>,
         into: &mut [u8],
-    ) -> Option<Result<Value, Failure>> {
+    ) -> io::Result<Direct> {
         let _ = (space, operation, into);
-        None
+        Ok(Direct::NotTaken)
     }
 
     /// The descriptor that is readable when something has come, for callers that wait for other
@@ -134,7 +147,7 @@ impl<C: Channel + ?Sized> Channel for Box<C> {
         space: SpaceId,
         operation: &Operation<'_>,
         into: &mut [u8],
-    ) -> Option<Result<Value, Failure>> {
+    ) -> io::Result<Direct> {
         (**self).direct(space, operation, into)
     }
 

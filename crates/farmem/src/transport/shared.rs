@@ -10,7 +10,7 @@ use tare_memory::prefetch;
 use tare_sim::{EventQueue, Instant};
 
 use super::link::{with_buffer, Link};
-use super::Channel;
+use super::{Channel, Direct};
 use crate::operation::{Operation, SpaceId};
 use crate::protocol::{
     peek, Client, Completion, Datagrams, OperationId, OwnedWrite, SubmitError, SEND_BYTES,
@@ -157,6 +157,55 @@ impl<L: Link> Clients<L> {
         came.map_or(Ok(()), |now| self.send(now))
     }
 
+    /// Runs one operation of a client without entering it, if nothing of another one is to be sent.
+    fn direct(
+        &mut self,
+        index: u32,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        into: &mut [u8],
+    ) -> io::Result<Direct> {
+        let Some(Some(entry)) = self.clients.get_mut(index as usize) else {
+            return Ok(Direct::NotTaken);
+        };
+        prefetch(entry);
+        if !self.ready.is_empty() {
+            return Ok(Direct::NotTaken);
+        }
+        let now = Instant::now();
+        let exchange = entry
+            .client
+            .start_exchange(now, space, operation, &mut self.out);
+        let Some(exchange) = exchange else {
+            return Ok(Direct::NotTaken);
+        };
+        self.link.send(&self.out)?;
+        self.out.clear();
+        let wait = entry.client.exchange_timeout();
+        // Others may have something to do before that.
+        let wait = wait.min(self.timers.next_at().since(now));
+        with_buffer(|buffer| {
+            let len = self.link.receive(buffer, wait)?;
+            let (now, datagram) = (self.link.now(), &mut buffer[..len]);
+            let Some(Some(Entry { client, .. })) = self.clients.get_mut(index as usize) else {
+                return Ok(Direct::NotTaken);
+            };
+            let is_one = peek(datagram) == Some((space, len));
+            let id = if is_one {
+                match client.finish_exchange(now, exchange, operation, datagram, into) {
+                    Ok(outcome) => return Ok(Direct::Ended(outcome)),
+                    Err(id) => id,
+                }
+            } else {
+                let id = client.enter_exchange(exchange, operation);
+                self.take(now, datagram, index);
+                id
+            };
+            self.make_ready(index);
+            Ok(Direct::Submitted(id))
+        })
+    }
+
     fn send(&mut self, now: Instant) -> io::Result<()> {
         while let Some(index) = self.ready.pop() {
             let Some(Some(entry)) = self.clients.get_mut(index as usize) else {
@@ -244,6 +293,16 @@ impl<L: Link> Channel for Member<L> {
             Some(entry) => entry.client.submit_write_soon(space, write),
             None => Err((SubmitError::Full, write)),
         }
+    }
+
+    fn direct(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        into: &mut [u8],
+    ) -> io::Result<Direct> {
+        let mut clients = self.clients.borrow_mut();
+        clients.direct(self.index, space, operation, into)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {

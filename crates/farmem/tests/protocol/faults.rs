@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tare_farmem::operation::{Operation, Value};
 use tare_farmem::protocol::{
-    Authentication, Client, ClientConfig, Completion, Failure, NodeConfig, OperationId,
+    Authentication, ClientConfig, Completion, Failure, NodeConfig, OperationId,
 };
 use tare_sim::{for_seeds, Instant, LineConfig, Random, Testbed};
 
+use crate::caller::Caller;
 use crate::linearizable::{is_linearizable, Action, Event};
 use crate::world::{
     aead, client_config, line, node_config, Corruption, Host, Memory, Server, User, MILLISECOND,
@@ -60,7 +61,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn submit(&mut self, now: Instant, client: &mut Client) {
+    fn submit(&mut self, now: Instant, client: &mut Caller) {
         let random = &mut self.random;
         let cell = random.below(CELLS.len() as u64) as usize;
         let address = CELLS[cell];
@@ -169,7 +170,7 @@ impl Worker {
 }
 
 impl User for Worker {
-    fn act(&mut self, now: Instant, client: &mut Client, completions: &mut Vec<Completion>) {
+    fn act(&mut self, now: Instant, client: &mut Caller, completions: &mut Vec<Completion>) {
         completions
             .iter()
             .for_each(|completion| self.take(completion));
@@ -200,6 +201,8 @@ struct Coverage {
     expired: Cell<u64>,
     stale: Cell<u64>,
     ordered: Cell<u64>,
+    exchanges_answered: Cell<u64>,
+    exchanges_entered: Cell<u64>,
 }
 
 fn add(cell: &Cell<u64>, more: u64) {
@@ -251,7 +254,10 @@ fn run(seed: u64, coverage: &Coverage) {
             authentication: authentication(100 + number as u64),
             ..client_config(random.next_u64())
         };
-        let host = testbed.add(Host::new(config, worker, corruption));
+        let mut host = Host::new(config, worker, corruption);
+        let share = 0.5 * random.below(3) as f64;
+        host.client.exchange(share, random.fork());
+        let host = testbed.add(host);
         let bad = if random.chance(0.5) { 0.3 } else { 0.05 };
         let config = LineConfig {
             loss: random.below(2) as f64 * bad,
@@ -311,6 +317,8 @@ fn run(seed: u64, coverage: &Coverage) {
             assert_eq!(host.client.outstanding(), 0);
             assert!(host.longest <= 1024, "{} bytes", host.longest);
             add(&coverage.ordered, host.client.counters().ordered);
+            add(&coverage.exchanges_answered, host.client.counts.answered);
+            add(&coverage.exchanges_entered, host.client.counts.entered);
         }
     }
     let counters = testbed.node(server).node.counters();
@@ -387,6 +395,8 @@ fn every_history_is_linearizable_and_nothing_runs_twice() {
             (&coverage.expired, 1),
             (&coverage.stale, 1),
             (&coverage.ordered, 100),
+            (&coverage.exchanges_answered, 50),
+            (&coverage.exchanges_entered, 50),
         ] {
             assert!(count.get() * 1000 >= least * all, "{coverage:?}");
         }

@@ -3,6 +3,7 @@
 mod aead;
 mod bench;
 mod bulk;
+mod caller;
 mod faults;
 mod format;
 mod linearizable;

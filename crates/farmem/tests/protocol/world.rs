@@ -13,6 +13,8 @@ use tare_farmem::protocol::{
 };
 use tare_sim::{Instant, LineConfig, Node, NodeId, Outbox, Random, Testbed};
 
+use crate::caller::Caller;
+
 pub(crate) const SPACE: SpaceId = SpaceId(7);
 
 /// The secret of all nodes.
@@ -248,7 +250,7 @@ impl Corruption {
 /// The program that uses a client.
 pub(crate) trait User: 'static {
     /// Called when something has completed, and at [`User::wake`]; submits operations.
-    fn act(&mut self, now: Instant, client: &mut Client, completions: &mut Vec<Completion>);
+    fn act(&mut self, now: Instant, client: &mut Caller, completions: &mut Vec<Completion>);
 
     /// The time of the next call.
     fn wake(&self) -> Instant {
@@ -258,7 +260,7 @@ pub(crate) trait User: 'static {
 
 /// A client of the testbed and its user.
 pub(crate) struct Host<U> {
-    pub(crate) client: Client,
+    pub(crate) client: Caller,
     pub(crate) user: U,
     pub(crate) corruption: Corruption,
     /// The longest datagram sent.
@@ -268,7 +270,7 @@ pub(crate) struct Host<U> {
 impl<U: User> Host<U> {
     pub(crate) fn new(config: ClientConfig, user: U, corruption: Corruption) -> Host<U> {
         Host {
-            client: client(config, &[SPACE]),
+            client: Caller::new(client(config, &[SPACE])),
             user,
             corruption,
             longest: 0,
@@ -328,7 +330,7 @@ pub(crate) struct Manual {
 }
 
 impl User for Manual {
-    fn act(&mut self, _now: Instant, _client: &mut Client, completions: &mut Vec<Completion>) {
+    fn act(&mut self, _now: Instant, _client: &mut Caller, completions: &mut Vec<Completion>) {
         self.completions.append(completions);
     }
 }

@@ -1,6 +1,7 @@
 //! The client's side: operations in, requests out; responses in, completions out.
 
 mod answer;
+mod exchange;
 mod interface;
 mod operations;
 mod order;
@@ -24,6 +25,7 @@ use super::message::{Malformed, Response, MESSAGE_MAX, OPERATION_MAX};
 use super::node::DATAGRAM_MIN;
 use super::protection::Protection;
 use crate::operation::{Operation, SpaceId, Value};
+pub use exchange::Exchange;
 pub use interface::{
     ClientConfig, ClientCounters, Completion, Failure, OperationId, OwnedWrite, SubmitError,
 };
@@ -73,6 +75,15 @@ struct NodeInfo {
     /// A time of the node, and when it came.
     time_ns: u64,
     at: Instant,
+}
+
+impl NodeInfo {
+    /// Returns the node's time at a moment, in nanoseconds.
+    #[inline]
+    fn time_at(&self, now: Instant) -> u64 {
+        let passed_ns = now.as_nanos().saturating_sub(self.at.as_nanos());
+        self.time_ns.saturating_add(passed_ns)
+    }
 }
 
 /// The question for epoch, time and limits.
@@ -324,38 +335,52 @@ impl Client {
     }
 
     /// Takes a datagram from the node, which it decrypts in place.
-    pub fn receive(&mut self, now: Instant, datagram: &mut [u8]) {
+    pub fn receive(&mut self, now: Instant, mut datagram: &mut [u8]) {
         let outstanding = self.requests.bytes;
         self.answered = (0, 0);
-        self.take_responses(now, datagram);
-        // One sample for all that came together.
+        while !datagram.is_empty() {
+            let parsed = Response::parse(datagram, &mut self.protection);
+            match self.take_response(now, parsed) {
+                Some(rest) => datagram = rest,
+                None => break,
+            }
+        }
+        self.end_answers(now, outstanding);
+    }
+
+    /// Takes the first message of a datagram; returns the rest if it could be read.
+    #[inline(always)]
+    fn take_response<'d>(
+        &mut self,
+        now: Instant,
+        parsed: Result<(Response<'d>, &'d mut [u8]), Malformed>,
+    ) -> Option<&'d mut [u8]> {
+        let (response, rest) = match parsed {
+            Ok(parsed) => parsed,
+            Err(Malformed::Unauthenticated) => {
+                self.counters.unauthenticated += 1;
+                return None;
+            }
+            Err(_) => {
+                self.counters.malformed += 1;
+                return None;
+            }
+        };
+        if response.status == status::HELLO {
+            self.welcome(now, &response);
+        } else {
+            self.answer(now, &response);
+        }
+        Some(rest)
+    }
+
+    /// Takes one sample of the path for all answers that came together, before which so many bytes
+    /// were outstanding.
+    #[inline]
+    fn end_answers(&mut self, now: Instant, outstanding: u64) {
         let (rtt_ns, bytes) = self.answered;
         if bytes > 0 {
             self.path.answered(now, rtt_ns, bytes, outstanding);
-        }
-    }
-
-    fn take_responses(&mut self, now: Instant, mut datagram: &mut [u8]) {
-        while !datagram.is_empty() {
-            let response = match Response::parse(datagram, &mut self.protection) {
-                Ok((response, rest)) => {
-                    datagram = rest;
-                    response
-                }
-                Err(Malformed::Unauthenticated) => {
-                    self.counters.unauthenticated += 1;
-                    return;
-                }
-                Err(_) => {
-                    self.counters.malformed += 1;
-                    return;
-                }
-            };
-            if response.status == status::HELLO {
-                self.welcome(now, &response);
-            } else {
-                self.answer(now, &response);
-            }
         }
     }
 
@@ -477,14 +502,19 @@ impl Client {
         self.counters
     }
 
+    /// The time after which an operation is given up, in nanoseconds.
+    #[inline]
+    fn timeout_ns(&self) -> u64 {
+        match &self.node {
+            Some(node) => node.timeout_ns,
+            None => nanos(self.config.timeout),
+        }
+    }
+
     /// The time when an operation is given up.
     #[inline]
     fn end_of(&self, submitted: Instant) -> Instant {
-        let timeout_ns = match &self.node {
-            Some(node) => node.timeout_ns,
-            None => nanos(self.config.timeout),
-        };
-        Instant::from_nanos(submitted.as_nanos().saturating_add(timeout_ns))
+        Instant::from_nanos(submitted.as_nanos().saturating_add(self.timeout_ns()))
     }
 
     fn finish(&mut self, slot: u32, outcome: Result<Value, Failure>) {

@@ -152,14 +152,27 @@ impl Requests {
 
     /// A number that no attempt gets.
     pub(super) fn new_id(&mut self) -> u64 {
-        if self.attempts.is_empty() {
-            let id = self.first.max(1);
-            self.first = id.wrapping_add(1);
-            self.oldest = self.first;
+        if let Some(id) = self.next_id() {
+            self.pass(id, self.answered);
             return id;
         }
         self.attempts.push_back(NONE);
         self.first.wrapping_add(self.attempts.len() as u64 - 1)
+    }
+
+    /// The number that the next attempt gets; `None` while attempts are kept.
+    #[inline]
+    pub(super) fn next_id(&self) -> Option<u64> {
+        self.attempts.is_empty().then(|| self.first.max(1))
+    }
+
+    /// Takes note of an attempt with the number of [`Requests::next_id`] which was sent at this
+    /// time and is answered already.
+    #[inline]
+    pub(super) fn pass(&mut self, id: u64, at: Instant) {
+        self.first = id.wrapping_add(1);
+        self.oldest = self.first;
+        self.answered = self.answered.max(at);
     }
 
     /// The attempt with a number, unless its part is answered.

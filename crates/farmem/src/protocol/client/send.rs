@@ -84,7 +84,7 @@ impl Client {
             if let Some((id, attempt)) = self.requests.retry(id, now) {
                 let part = (attempt.offset, attempt.length);
                 let message = Message::new(self.epoch, active, first);
-                message.emit(id, part, &mut self.protection, datagram);
+                message.emit(id, part, &active.data, &mut self.protection, datagram);
                 self.counters.retransmissions += 1;
                 self.counters.requests += 1;
             }
@@ -150,19 +150,16 @@ impl Client {
             let attempt = Attempt::first(handle, (offset, length), now, bytes);
             let id = self.requests.insert(&attempt);
             active.sent = offset + length;
-            let first = *active.first.get_or_insert_with(|| {
-                let passed_ns = now.as_nanos().saturating_sub(node.at.as_nanos());
-                let at_ns = node.time_ns.saturating_add(passed_ns);
-                let at = now;
-                First {
-                    id,
-                    at,
-                    at_ns,
-                    part,
-                }
+            let first = active.first.get_or_insert_with(|| First {
+                id,
+                at: now,
+                at_ns: node.time_at(now),
+                part,
             });
+            let first = *first;
             let message = Message::new(self.epoch, active, &first);
-            message.emit(id, (offset, length), &mut self.protection, datagram);
+            let part = (offset, length);
+            message.emit(id, part, &active.data, &mut self.protection, datagram);
             self.counters.requests += 1;
             if active.sent == head.length {
                 self.ready.pop_front();
@@ -234,7 +231,7 @@ impl Client {
 
 /// Returns the bytes of a request or response that carry data, in datagrams of up to `longest`.
 #[inline]
-fn part_bytes(head: &Head, longest: usize, trailer: usize) -> u32 {
+pub(super) fn part_bytes(head: &Head, longest: usize, trailer: usize) -> u32 {
     let around = match head.code {
         code::READ => RESPONSE_HEADER,
         _ => REQUEST_HEADER + guard_len(head),
@@ -245,7 +242,7 @@ fn part_bytes(head: &Head, longest: usize, trailer: usize) -> u32 {
 /// Returns the bytes of a request for `length` bytes, and of its response as far as they can be
 /// foreseen. `data` is the length of what is sent behind the header if that is no part of a write.
 #[inline]
-fn message_bytes(head: &Head, trailer: usize, data: usize, length: u32) -> (u64, u64) {
+pub(super) fn message_bytes(head: &Head, trailer: usize, data: usize, length: u32) -> (u64, u64) {
     let request = REQUEST_HEADER + guard_len(head) + trailer;
     let response = RESPONSE_HEADER + trailer;
     let (request, response) = match head.code {
@@ -278,10 +275,11 @@ fn fits(request: u64, longest: usize, datagram: &Datagrams) -> bool {
 }
 
 /// The parts that all requests of an operation share.
-struct Message<'a> {
-    epoch: u64,
-    active: &'a Active,
-    first: &'a First,
+pub(super) struct Message<'a> {
+    pub(super) epoch: u64,
+    pub(super) space: SpaceId,
+    pub(super) head: &'a Head,
+    pub(super) first: &'a First,
 }
 
 impl<'a> Message<'a> {
@@ -289,35 +287,37 @@ impl<'a> Message<'a> {
     fn new(epoch: u64, active: &'a Active, first: &'a First) -> Message<'a> {
         Message {
             epoch,
-            active,
+            space: active.space,
+            head: &active.head,
             first,
         }
     }
 
-    /// Appends the attempt with this number to a datagram.
+    /// Appends the attempt with this number to a datagram. `data` is the whole body of the
+    /// operation. Returns false if the client has no capability for the space.
     #[inline(always)]
-    fn emit(
+    pub(super) fn emit(
         &self,
         id: u64,
         (offset, part): (u32, u32),
+        data: &[u8],
         protection: &mut Protection,
         datagram: &mut Datagrams,
-    ) {
-        let (active, first) = (self.active, self.first);
-        let head = &active.head;
+    ) -> bool {
+        let (head, first) = (self.head, self.first);
         let (address, length, body) = match head.code {
             code::READ => (head.address + u64::from(offset), part, &[][..]),
             code::WRITE => {
-                let body = active.data.get(offset as usize..);
+                let body = data.get(offset as usize..);
                 let body = body.and_then(|body| body.get(..part as usize));
                 (head.address, head.length, body.unwrap_or(&[]))
             }
-            _ => (head.address, 0, &active.data[..]),
+            _ => (head.address, 0, data),
         };
         let is_segment = head.code == code::WRITE && head.length > first.part;
         let request = Request {
             code: head.code,
-            space: active.space,
+            space: self.space,
             id,
             epoch: self.epoch,
             replaced: if first.id == id { 0 } else { first.id },
@@ -329,8 +329,7 @@ impl<'a> Message<'a> {
             guard: head.guard,
             body,
         };
-        // A space has a capability since the operation was taken.
-        let _ = request.emit(protection, &mut datagram.bytes);
+        request.emit(protection, &mut datagram.bytes).is_ok()
     }
 }
 

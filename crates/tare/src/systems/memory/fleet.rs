@@ -7,19 +7,42 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tare_farmem::operation::{Operation, SpaceId, Value};
+use rustix::process::{getrlimit, setrlimit, Resource};
+use tare_farmem::operation::{Operation, SpaceId};
 use tare_farmem::protocol::{
-    Authentication, Client, ClientConfig, Completion, Failure, OperationId, OwnedWrite, Secret,
-    SubmitError,
+    Authentication, Client, ClientConfig, Completion, OperationId, OwnedWrite, Secret, SubmitError,
 };
 use tare_farmem::session::random_id;
-use tare_farmem::transport::{Channel, Faults, Faulty, Link, Remote, Shared, UdpLink, Waiting};
+use tare_farmem::transport::{
+    Channel, Direct, Faults, Faulty, Link, Remote, Shared, UdpLink, Waiting,
+};
 
 /// The most sessions that have a socket each.
 const OWN_SOCKETS_MAX: u64 = 1000;
 
 /// The sockets of more sessions than that.
 const SHARED_SOCKETS: u64 = 64;
+
+/// Returns the number of sockets that so many sessions use.
+pub(crate) const fn sockets(sessions: u64) -> u64 {
+    if sessions <= OWN_SOCKETS_MAX {
+        sessions
+    } else {
+        SHARED_SOCKETS
+    }
+}
+
+/// Allows this process as many descriptors as the system lets it have, if it may have too few for
+/// so many.
+pub(crate) fn allow_descriptors(count: u64) {
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    if limit.current.is_some_and(|current| current < count) {
+        limit.current = Some(count.min(most));
+        // If that fails, the socket that is too many says so.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
 
 /// The time after which an operation is given up, unless the node has a shorter one: longer than a
 /// busy machine stalls.
@@ -203,9 +226,16 @@ impl Channel for Fleet {
         space: SpaceId,
         operation: &Operation<'_>,
         into: &mut [u8],
-    ) -> Option<Result<Value, Failure>> {
-        let index = self.index(space)?;
-        self.channels.get_mut(index)?.direct(space, operation, into)
+    ) -> io::Result<Direct> {
+        let index = self.index(space);
+        let direct = match index.and_then(|index| self.channels.get_mut(index)) {
+            Some(channel) => channel.direct(space, operation, into)?,
+            None => Direct::NotTaken,
+        };
+        if let Direct::Submitted(_) = direct {
+            self.submitted(index);
+        }
+        Ok(direct)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context as _};
 use tare_farmem::operation::{Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{Completion, Failure, OperationId, OwnedWrite};
-use tare_farmem::transport::Channel;
+use tare_farmem::transport::{Channel, Direct};
 use tare_histogram::Histogram;
 use tare_lab::choices;
 
@@ -583,14 +583,29 @@ impl<'a> Load<'a> {
         );
         let operation = operation(&self.layout, &self.places, &self.bytes, direction, index);
         let into = &mut self.into[index * size..][..size];
-        if let Some(outcome) = self.channel.direct(space, &operation, into) {
-            self.outcomes.push((index, outcome));
-            return Ok(());
+        match self.channel.direct(space, &operation, into)? {
+            Direct::Ended(outcome) => {
+                self.outcomes.push((index, outcome));
+                return Ok(());
+            }
+            Direct::Submitted(_) => {}
+            Direct::NotTaken => {
+                self.channel.submit(space, &operation)?;
+            }
         }
-        self.submit(direction, index)?;
-        while !self.take() {
-            self.channel.progress(WAIT)?;
+        let completion = loop {
+            match self.channel.poll() {
+                Some(completion) => break completion,
+                None => self.channel.progress(WAIT)?,
+            }
+        };
+        if let Ok(Value::Bytes(_)) = completion.outcome {
+            // One of another length leaves zeros, which are wrong.
+            let len = completion.data.len().min(size);
+            into[..len].copy_from_slice(&completion.data[..len]);
         }
+        self.outcomes.push((index, completion.outcome));
+        self.channel.recycle(completion.data);
         Ok(())
     }
 

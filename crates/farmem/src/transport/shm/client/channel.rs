@@ -9,10 +9,10 @@ use super::pending::Pending;
 use super::{Client, Flight, LIVENESS, SPINS};
 use crate::operation::{Operation, SpaceId, Value, LEN_MAX};
 use crate::protocol::codec::code;
-use crate::protocol::{Completion, Failure, OperationId, OwnedWrite, SubmitError};
+use crate::protocol::{Completion, OperationId, OwnedWrite, SubmitError};
 use crate::transport::shm::layout::{self, Entry, READ_INLINE};
 use crate::transport::shm::PART_MAX;
-use crate::transport::{share, Channel};
+use crate::transport::{share, Channel, Direct};
 
 /// Bytes of answers after which the caller gets its turn: to take the data while it is in the
 /// caches, and to submit more while the node still has some to do.
@@ -78,8 +78,11 @@ impl Channel for Client {
         space: SpaceId,
         operation: &Operation<'_>,
         into: &mut [u8],
-    ) -> Option<Result<Value, Failure>> {
-        (self.outstanding == 0).then(|| self.call(space, operation, into))
+    ) -> io::Result<Direct> {
+        Ok(match self.outstanding {
+            0 => Direct::Ended(self.call(space, operation, into)),
+            _ => Direct::NotTaken,
+        })
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {

@@ -137,7 +137,7 @@ figures! {
             /// time per operation, the median over groups of operations
             time: Option<f64> [Seconds],
             /// one operation at a time: the time over that of the reference in the same trial, an
-            /// exchange of datagrams as long, or the raw line
+            /// exchange of datagrams as long over as many sockets, or the raw line
             over_raw: Option<f64> [Ratio],
             /// operations per second
             rate: Option<f64> [OperationsPerSecond],

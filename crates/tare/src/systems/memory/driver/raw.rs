@@ -99,29 +99,37 @@ pub(super) fn sink(
     Ok(())
 }
 
-/// The client's side of a UDP ping-pong.
+/// The client's side of a UDP ping-pong, over some sockets in turn.
 pub(super) struct Ping {
-    socket: UdpSocket,
+    sockets: Vec<UdpSocket>,
+    next: usize,
     patience: u32,
     bytes: Vec<u8>,
     request: usize,
 }
 
 impl Ping {
-    /// A client at an address, with requests of so many bytes.
+    /// A client at an address with so many sockets, and requests of so many bytes.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Those of the sockets.
     pub(super) fn new(
         own: IpAddr,
         server: SocketAddr,
+        sockets: u64,
         is_busy: bool,
         request: usize,
     ) -> io::Result<Ping> {
-        let socket = socket(own, is_busy)?;
-        socket.connect(server)?;
+        let connected = |_| {
+            let socket = socket(own, is_busy)?;
+            socket.connect(server)?;
+            io::Result::Ok(socket)
+        };
         Ok(Ping {
-            socket,
+            sockets: (0..sockets.max(1))
+                .map(connected)
+                .collect::<Result<_, _>>()?,
+            next: 0,
             patience: if is_busy { LOOKS_MAX } else { 1 },
             bytes: vec![0; PIECE_MAX],
             request,
@@ -141,17 +149,19 @@ impl Ping {
     }
 
     fn round_trip(&mut self) -> io::Result<()> {
-        self.socket.send(&self.bytes[..self.request])?;
+        self.next = (self.next + 1) % self.sockets.len();
+        let socket = &self.sockets[self.next];
+        socket.send(&self.bytes[..self.request])?;
         let mut in_vain = 0;
         loop {
-            match self.socket.recv(&mut self.bytes) {
+            match socket.recv(&mut self.bytes) {
                 Ok(_) => return Ok(()),
                 Err(error) if !is_nothing(&error) => return Err(error),
                 Err(_) => in_vain += 1,
             }
             // One datagram at a time is not lost on loopback; this is for whatever else may happen.
             if in_vain >= self.patience {
-                self.socket.send(&self.bytes[..self.request])?;
+                socket.send(&self.bytes[..self.request])?;
                 in_vain = 0;
             }
         }

@@ -22,7 +22,7 @@ use tare_lab::driver::Missing;
 use tare_lab::protocol::Ready;
 use tare_memory::Mapping;
 
-use super::super::fleet::{Fleet, UdpFleet};
+use super::super::fleet::{self, allow_descriptors, Fleet, UdpFleet};
 use super::super::load::{Direction, Layout, Load};
 use super::control::{Control, Phase, SLOT, SLOTS};
 use super::frames::{self, CommonLink};
@@ -313,6 +313,9 @@ fn lengths(parameters: &FarmemParameters) -> (usize, usize) {
     }
 }
 
+/// Descriptors beside those of sessions and of the reference.
+const DESCRIPTORS_MORE: u64 = 100;
+
 /// This thread's processor time.
 fn processor_time() -> anyhow::Result<Duration> {
     Ok(Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))?)
@@ -368,6 +371,10 @@ pub(super) fn measure(
         Transport::Xdp => Some(CommonLink::open()?),
         _ => None,
     };
+    // The reference uses as many as the sessions: what a socket that is in no cache costs is the
+    // kernel's, and not the protocol's.
+    let sockets = fleet::sockets(parameters.sessions);
+    allow_descriptors(2 * sockets + DESCRIPTORS_MORE);
     let mut fleet = fleet(parameters, node, FIRST_SPACE, sessions, link.clone())?;
     let storm = match parameters.storm {
         Switch::On => {
@@ -386,7 +393,8 @@ pub(super) fn measure(
         }
         (None, Transport::Udp, false) => {
             let own = parameters.network.socket(network::CLIENT);
-            Reference::Ping(Ping::new(own, address("reference")?, is_busy, request)?)
+            let server = address("reference")?;
+            Reference::Ping(Ping::new(own, server, sockets, is_busy, request)?)
         }
         (None, Transport::Udp, true) => {
             let link = UdpLink::connect(address("reference")?, Waiting::Busy)?;
