@@ -4,6 +4,7 @@ mod aead;
 mod bench;
 mod bulk;
 mod caller;
+mod exchange;
 mod faults;
 mod format;
 mod linearizable;

@@ -24,24 +24,34 @@ impl Pair {
 
 /// The keys of as many spaces as there is room for; others are derived again when they are needed.
 ///
-/// A space has eight places, which it shares with others; the last used is the first of them. With
-/// one place each, of 1,000 spaces in 16,384 places 60 would share theirs with another, and derive
-/// their keys at each of their messages. The table doubles when half of it is used.
+/// A space has eight places, which it shares with others. With one place each, of 1,000 spaces in
+/// 16,384 places 60 would share theirs with another, and derive their keys at each of their
+/// messages. The table doubles when half of it is used. Keys stay where they are until others take
+/// their place: they are long, and which of them were used last is not worth a copy per message.
 pub(super) struct KeyCache {
-    sets: Vec<[Way; WAYS]>,
+    sets: Vec<Set>,
+    /// The keys in the places of all sets.
+    pairs: Vec<Option<Pair>>,
     sets_max: usize,
     used: usize,
+    /// The place that is taken next in a set that is full.
+    next: usize,
     /// The hash is keyed, so that spaces of one set cannot be chosen.
     keys: [u64; 2],
 }
 
 const WAYS: usize = 8;
 
-#[derive(Default)]
-struct Way {
+/// What the places of a set hold, apart from the keys: two cache lines say where a space is.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Set([Name; WAYS]);
+
+/// A space and an epoch, of which no node's is 0; 0 of an empty place.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Name {
     space: u64,
     epoch: u64,
-    pair: Option<Pair>,
 }
 
 impl KeyCache {
@@ -50,48 +60,52 @@ impl KeyCache {
         let random = std::hash::RandomState::new();
         let sets_max = spaces_max.clamp(1, 1 << 24).div_ceil(WAYS);
         KeyCache {
-            sets: vec![Default::default()],
+            sets: vec![Set::default()],
+            pairs: empty(1),
             sets_max: sets_max.next_power_of_two(),
             used: 0,
+            next: 0,
             keys: [random.hash_one(0), random.hash_one(1) | 1],
         }
     }
 
     /// The keys of a space, if they are there.
     #[inline]
-    pub(super) fn find(&mut self, space: SpaceId, epoch: u64) -> Option<&Pair> {
+    pub(super) fn find(&self, space: SpaceId, epoch: u64) -> Option<&Pair> {
         let set = self.set(space);
-        let is_it = |way: &Way| way.space == space.0 && way.epoch == epoch && way.pair.is_some();
-        let at = set.iter().position(is_it)?;
-        if at > 0 {
-            set[..=at].rotate_right(1);
-        }
-        set[0].pair.as_ref()
+        let name = Name {
+            space: space.0,
+            epoch,
+        };
+        let way = self.sets[set].0.iter().position(|it| *it == name)?;
+        self.pairs[set * WAYS + way].as_ref()
     }
 
-    /// Keeps the keys of a space, in place of older ones of it or of those in its set that were not
-    /// used for the longest time.
+    /// Keeps the keys of a space, in place of older ones of it, or of others if its set is full.
     pub(super) fn insert(&mut self, space: SpaceId, epoch: u64, pair: Pair) {
         if self.used >= self.sets.len() * WAYS / 2 && self.sets.len() < self.sets_max {
             self.grow();
         }
-        let way = Way {
+        let name = Name {
             space: space.0,
             epoch,
-            pair: Some(pair),
         };
-        self.used += usize::from(self.put(way));
+        self.put(name, pair);
     }
 
     /// Forgets the keys of a space.
     pub(super) fn remove(&mut self, space: SpaceId) {
-        let mut removed = 0;
-        for way in self.set(space) {
-            if way.space == space.0 {
-                removed += usize::from(way.pair.take().is_some());
+        let set = self.set(space);
+        for (name, pair) in self.sets[set]
+            .0
+            .iter_mut()
+            .zip(&mut self.pairs[set * WAYS..])
+        {
+            if name.space == space.0 && pair.take().is_some() {
+                *name = Name::default();
+                self.used -= 1;
             }
         }
-        self.used -= removed;
     }
 
     /// Forgets all keys.
@@ -100,33 +114,46 @@ impl KeyCache {
     }
 
     fn grow(&mut self) {
-        let mut sets = Vec::new();
-        sets.resize_with(self.sets.len() * 2, Default::default);
-        let old = std::mem::replace(&mut self.sets, sets);
+        let count = self.sets.len() * 2;
+        let sets = std::mem::replace(&mut self.sets, vec![Set::default(); count]);
+        let pairs = std::mem::replace(&mut self.pairs, empty(count));
         self.used = 0;
-        // From the last used on, which thereby ends at the front again.
-        let ways = old.into_iter().flat_map(|set| set.into_iter().rev());
-        for way in ways.filter(|way| way.pair.is_some()) {
-            self.used += usize::from(self.put(way));
+        let names = sets.iter().flat_map(|set| set.0);
+        for (name, pair) in names.zip(pairs) {
+            if let Some(pair) = pair {
+                self.put(name, pair);
+            }
         }
     }
 
-    /// Puts keys at the front of their set; returns true if that took a place that was free.
-    fn put(&mut self, way: Way) -> bool {
-        let set = self.set(SpaceId(way.space));
-        let of_space = |old: &Way| old.pair.is_none() || old.space == way.space;
-        let at = set.iter().position(of_space).unwrap_or(WAYS - 1);
-        set[..=at].rotate_right(1);
-        std::mem::replace(&mut set[0], way).pair.is_none()
+    fn put(&mut self, name: Name, pair: Pair) {
+        let set = self.set(SpaceId(name.space));
+        let ways = set * WAYS..(set + 1) * WAYS;
+        let (names, pairs) = (&mut self.sets[set].0, &mut self.pairs[ways]);
+        let mut places = 0..WAYS;
+        let way = places
+            .find(|way| pairs[*way].is_some() && names[*way].space == name.space)
+            .or_else(|| pairs.iter().position(Option::is_none))
+            .unwrap_or_else(|| {
+                self.next = (self.next + 1) % WAYS;
+                self.next
+            });
+        names[way] = name;
+        self.used += usize::from(pairs[way].replace(pair).is_none());
     }
 
+    /// The number of a space's set.
     #[inline]
-    fn set(&mut self, space: SpaceId) -> &mut [Way; WAYS] {
+    fn set(&self, space: SpaceId) -> usize {
         // Once is not enough: for some keys, spaces one after the other would share sets.
         let once = fold(space.0 ^ self.keys[0], self.keys[1]);
-        let index = fold(once, self.keys[1]) as usize & (self.sets.len() - 1);
-        &mut self.sets[index]
+        fold(once, self.keys[1]) as usize & (self.sets.len() - 1)
     }
+}
+
+/// The places of so many sets.
+fn empty(sets: usize) -> Vec<Option<Pair>> {
+    (0..sets * WAYS).map(|_| None).collect()
 }
 
 /// Multiplies, and folds the two halves of the product.
@@ -149,38 +176,39 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_the_spaces_last_used_are_kept() {
+    fn keys_are_kept_until_there_is_no_room_for_all() {
         let mut cache = KeyCache::new(8);
         for space in 1..=8 {
             cache.insert(SpaceId(space), 9, pair());
         }
-        assert!(cache.find(SpaceId(1), 9).is_some());
+        let kept = |cache: &KeyCache| {
+            let spaces = 1..=12;
+            let kept = spaces.filter(|space| cache.find(SpaceId(*space), 9).is_some());
+            kept.collect::<Vec<u64>>()
+        };
+        assert_eq!(kept(&cache), [1, 2, 3, 4, 5, 6, 7, 8]);
         assert!(cache.find(SpaceId(1), 8).is_none(), "another epoch");
         assert!(
             cache.find(SpaceId(0), 0).is_none(),
-            "an empty way is no space"
+            "an empty place is no space"
         );
-        let kept = |cache: &mut KeyCache, spaces: [u64; 4]| {
-            spaces.map(|space| cache.find(SpaceId(space), 9).is_some())
-        };
+        // One has to go, and each time another one.
         cache.insert(SpaceId(9), 9, pair());
-        assert_eq!(kept(&mut cache, [1, 2, 3, 9]), [true, false, true, true]);
-        cache.insert(SpaceId(3), 10, pair());
-        assert_eq!(kept(&mut cache, [1, 3, 4, 9]), [true, false, true, true]);
-        assert!(
-            cache.find(SpaceId(3), 10).is_some(),
-            "in place of older ones"
-        );
-        cache.remove(SpaceId(4));
-        assert!(cache.find(SpaceId(4), 9).is_none());
         cache.insert(SpaceId(10), 9, pair());
-        assert_eq!(
-            kept(&mut cache, [1, 5, 6, 10]),
-            [true; 4],
-            "a free place is taken first"
-        );
+        let now = kept(&cache);
+        assert!(now.len() == 8 && now.ends_with(&[9, 10]), "{now:?}");
+        let changed = now[0];
+        cache.insert(SpaceId(changed), 10, pair());
+        assert_eq!(kept(&cache), now[1..], "in place of its older ones");
+        assert!(cache.find(SpaceId(changed), 10).is_some());
+        cache.remove(SpaceId(9));
+        assert!(cache.find(SpaceId(9), 9).is_none());
+        cache.insert(SpaceId(11), 9, pair());
+        assert!(cache.find(SpaceId(11), 9).is_some());
+        assert_eq!(kept(&cache).len(), 7, "a free place is taken first");
+        assert!(cache.find(SpaceId(changed), 10).is_some());
         cache.clear();
-        assert!(cache.find(SpaceId(1), 9).is_none());
+        assert!(kept(&cache).is_empty());
     }
 
     #[test]

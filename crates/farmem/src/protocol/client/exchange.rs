@@ -3,8 +3,8 @@
 //! While an operation is the only one of its client, nothing waits for it and nothing has to be
 //! found by its number. So it is entered only when that is no longer certain: if the answer is
 //! late, or says something else than how the operation ended. From then on it is as if it had been
-//! submitted. It saves two thirds of the instructions of a read, and a client that is in no cache
-//! needs fewer lines.
+//! submitted. It saves nearly two thirds of the client's instructions for a read, and a client that
+//! is in no cache needs fewer lines.
 
 use std::time::Duration;
 
