@@ -31,7 +31,7 @@ pub use shared::{Member, Shared};
 pub(crate) use udp::UdpSocket;
 pub use udp::{UdpLink, SOCKET_BYTES};
 
-/// What became of an operation that was to take the shorter way, [`Channel::direct`].
+/// The result of [`Channel::direct`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direct {
     /// It has ended.

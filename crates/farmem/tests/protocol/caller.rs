@@ -26,7 +26,7 @@ pub(crate) struct Counts {
     pub(crate) entered: u64,
 }
 
-/// What an exchange was started with.
+/// The operation of an exchange.
 struct Held {
     id: OperationId,
     space: SpaceId,

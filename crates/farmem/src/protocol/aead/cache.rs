@@ -42,7 +42,7 @@ pub(super) struct KeyCache {
 
 const WAYS: usize = 8;
 
-/// What the places of a set hold, apart from the keys: two cache lines say where a space is.
+/// The content of the places of a set, apart from the keys: two cache lines say where a space is.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Set([Name; WAYS]);
