@@ -27,7 +27,7 @@ impl Pair {
 /// A space has eight places, which it shares with others. With one place each, of 1,000 spaces in
 /// 16,384 places 60 would share theirs with another, and derive their keys at each of their
 /// messages. The table doubles when half of it is used. Keys stay where they are until others take
-/// their place: they are long, and which of them were used last is not worth a copy per message.
+/// their place: which of them were used last is not worth a copy per message.
 pub(super) struct KeyCache {
     sets: Vec<Set>,
     /// The keys in the places of all sets.
