@@ -279,6 +279,10 @@ impl Guest {
             let mut last = self.console.last();
             if let Some(Ok(status)) = self.monitor.as_mut().map(Monitor::status) {
                 last.0.push(format!("(QEMU: the machine is {status})"));
+                let processors = self.monitor.as_mut().map(Monitor::processors);
+                for processor in processors.into_iter().flatten().flatten() {
+                    last.0.push(format!("(QEMU: {processor})"));
+                }
             }
             return Err(Error::Deadline(limit, last));
         };

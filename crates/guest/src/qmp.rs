@@ -13,6 +13,8 @@ use crate::Error;
 const LINE_MAX: u64 = 1 << 20;
 /// Events in front of an answer.
 const EVENTS_MAX: usize = 1000;
+/// Processors that are described.
+const PROCESSORS_MAX: usize = 8;
 /// The longest time until an answer: on a busy machine an emulator may not run for seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -44,7 +46,11 @@ impl Monitor {
     /// # Errors
     /// [`Error::Protocol`]: it is refused, or there is no answer.
     pub(crate) fn execute(&mut self, command: &str) -> Result<Value, Error> {
-        let mut line = json!({ "execute": command }).to_string();
+        self.send(command, &json!({ "execute": command }))
+    }
+
+    fn send(&mut self, command: &str, request: &Value) -> Result<Value, Error> {
+        let mut line = request.to_string();
         line.push('\n');
         let stream = self.stream.get_mut();
         let sent = stream.set_write_timeout(Some(LIMIT));
@@ -77,6 +83,22 @@ impl Monitor {
         }
     }
 
+    /// Returns for each processor of the guest, but not for more than some, where it is and whether
+    /// it waits for an interrupt.
+    ///
+    /// # Errors
+    /// As [`Monitor::execute`].
+    pub(crate) fn processors(&mut self) -> Result<Vec<String>, Error> {
+        let command = "human-monitor-command";
+        let arguments = json!({ "command-line": "info registers -a" });
+        let request = json!({ "execute": command, "arguments": arguments });
+        let answer = self.send(command, &request)?;
+        match answer.as_str() {
+            Some(registers) => Ok(processors(registers)),
+            None => Err(wrong(&answer, "registers")),
+        }
+    }
+
     fn line(&mut self, until: Instant) -> Result<Value, Error> {
         let mut line = Vec::new();
         let left = until.saturating_duration_since(Instant::now());
@@ -96,6 +118,24 @@ impl Monitor {
         }
         serde_json::from_slice(&line).map_err(failed)
     }
+}
+
+/// Finds the instruction pointer and the halted state of each processor among its registers.
+fn processors(registers: &str) -> Vec<String> {
+    let found = registers.split("CPU#").skip(1).filter_map(|processor| {
+        let field = |names: &[&str]| {
+            let mut words = processor.split_whitespace();
+            words.find_map(|word| names.iter().find_map(|name| word.strip_prefix(name)))
+        };
+        let number: u32 = processor.split_whitespace().next()?.parse().ok()?;
+        let address: String = field(&["RIP=", "EIP="])?.chars().take(16).collect();
+        let state = match field(&["HLT="])? {
+            "0" => "running",
+            _ => "halted",
+        };
+        Some(format!("processor {number} at {address}, {state}"))
+    });
+    found.take(PROCESSORS_MAX).collect()
 }
 
 fn failed(reason: impl fmt::Display) -> Error {
@@ -130,6 +170,25 @@ mod tests {
         let lines = "{\"event\": \"RESUME\"}\n{\"return\": {\"status\": \"running\"}}\n";
         let mut monitor = monitor(&format!("{GREETING}{lines}")).unwrap();
         assert_eq!(monitor.status().unwrap(), "running");
+    }
+
+    #[test]
+    fn each_processor_is_found_among_the_registers() {
+        let registers =
+            "\r\nCPU#0\r\nRAX=01 RBX=02\r\nRIP=ffffffff81a2b3c4 RFL=00000246 [---Z-P-] \
+                         CPL=0 II=0 A20=1 SMM=0 HLT=1\r\nES =0000\r\n\r\nCPU#1\r\nEAX=0\r\n\
+                         EIP=0000fff0 EFL=00000002 HLT=0\r\nCPU#2\r\nnothing\r\nCPU#";
+        let answer = json!({ "return": registers });
+        let mut monitor = monitor(&format!("{GREETING}{answer}\n")).unwrap();
+        let expected = [
+            "processor 0 at ffffffff81a2b3c4, halted",
+            "processor 1 at 0000fff0, running",
+        ];
+        assert_eq!(monitor.processors().unwrap(), expected);
+        assert_eq!(
+            processors(&"CPU#7 EIP=1 HLT=0 ".repeat(99)).len(),
+            PROCESSORS_MAX
+        );
     }
 
     #[test]

@@ -254,11 +254,13 @@ fn a_stopped_server_is_in_the_percentiles_of_an_open_loop_and_not_of_a_closed_on
             r#"{{"connections":4,"pace":"{pace}","share":0.1,"stall":"1 s","duration":"4 s"}}"#
         );
         // On a busy machine the generator may fall behind, says so, and is asked again; so is one
-        // whose server stood still for longer than it was stopped.
+        // whose server stood still for longer than it was stopped, or found too slow for a rate at
+        // which percentiles mean something.
         let mut tries = (0..15).map(|_| trial(&parameters, None));
         let is_held_up = |trial: &Trial| {
             let of_expected = trial.values.get("p999_of_expected");
-            of_expected.is_some_and(|ratio| *ratio >= 1.2)
+            let is_slow = trial.counters.get("scheduled").is_some_and(|n| *n <= 25);
+            is_slow || of_expected.is_some_and(|ratio| *ratio >= 1.2)
         };
         let found = tries.find(|trial| trial.error.is_none() && !is_held_up(trial));
         found.expect("one trial of fifteen that a busy machine does not hold up")
@@ -277,8 +279,6 @@ fn a_stopped_server_is_in_the_percentiles_of_an_open_loop_and_not_of_a_closed_on
         "{:?}",
         closed.values
     );
-    // The rate is a share of what the machine, which may be busy, can serve.
-    assert!(open.counters["scheduled"] > 25);
     assert_eq!(open.counters["unscheduled"], 0);
     assert_eq!(open.counters["unanswered"], 0);
     assert_eq!(open.counters["miscounted"], 0);
