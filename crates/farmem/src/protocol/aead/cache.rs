@@ -1,4 +1,4 @@
-//! Expanded keys of the spaces that were last used.
+//! Expanded keys of spaces that are in use.
 
 use std::hash::BuildHasher;
 
