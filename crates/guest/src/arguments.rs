@@ -152,7 +152,10 @@ pub(crate) fn arguments(
         ),
     };
     let (accelerator, cpu) = match (hardware.accelerator, flavour) {
-        (Accelerator::Emulated, _) => ("tcg,thread=multi", "max,-erms,-fsrm"),
+        // One thread for all processors. With one each, a guest of two stood still on a busy host
+        // in one of some dozen runs (QEMU 7.2), at boot or while its kernel changed its own code;
+        // such guests took as long with one thread.
+        (Accelerator::Emulated, _) => ("tcg,thread=single", "max,-erms,-fsrm"),
         (Accelerator::Kvm, Flavour::SevSnp) => ("kvm", "EPYC-v4"),
         (Accelerator::Kvm, _) => ("kvm", "host"),
     };

@@ -24,7 +24,7 @@ fn arguments_of_a_plain_guest() {
     for version in [Version(7, 2), Version(9, 1), Version(10, 1)] {
         let hardware = Hardware::new(Flavour::Plain, Accelerator::Emulated);
         let expected = format!(
-            "-machine q35 -accel tcg,thread=multi -cpu max,-erms,-fsrm -smp 1 -m 512M {APPEND} \
+            "-machine q35 -accel tcg,thread=single -cpu max,-erms,-fsrm -smp 1 -m 512M {APPEND} \
              no_timer_check cryptomgr.notests tsc=reliable tsc_early_khz=2600000 rdinit=/init \
              -- guest-agent {REST} \
              -device virtio-serial-pci,max_ports=2 \
