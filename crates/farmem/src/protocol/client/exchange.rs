@@ -72,9 +72,9 @@ impl Client {
         }
     }
 
-    /// Starts an operation with this head and this body. It is compiled for each kind of operation:
-    /// while the kernel sends and receives, little of it stays in the first cache, so that fewer
-    /// instructions count twice.
+    /// Starts an operation with this head and this body. It is compiled apart for each kind of
+    /// operation, so that each has little code: the kernel, which sends and receives between two
+    /// calls, leaves little of it in the first cache.
     #[inline(always)]
     fn start(
         &mut self,
