@@ -153,8 +153,8 @@ pub(crate) fn arguments(
     };
     let (accelerator, cpu) = match (hardware.accelerator, flavour) {
         // One thread for all processors. With one each, a guest of two stood still on a busy host
-        // in one of some dozen runs (QEMU 7.2), at boot or while its kernel changed its own code;
-        // such guests took as long with one thread.
+        // in one of some dozen runs (QEMU 7.2), at boot or while probes were recorded; on such a
+        // host it takes as long with one thread.
         (Accelerator::Emulated, _) => ("tcg,thread=single", "max,-erms,-fsrm"),
         (Accelerator::Kvm, Flavour::SevSnp) => ("kvm", "EPYC-v4"),
         (Accelerator::Kvm, _) => ("kvm", "host"),
