@@ -20,6 +20,12 @@ fn run(arguments: &[&str]) -> Output {
     tare(arguments).output().expect("tare runs")
 }
 
+/// A search on a simulated line, with these arguments too.
+fn find_limit_simulated(more: &str) -> Output {
+    let arguments = format!("find-limit --simulate=queue=16 -b 1e9 -D 0.1 {more}");
+    run(&arguments.split(' ').collect::<Vec<_>>())
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -96,17 +102,7 @@ fn the_documents_command_gives_its_answer_on_simulated_lines() {
 
 #[test]
 fn a_newcomer_needs_no_capture_and_no_root() {
-    let output = run(&[
-        "find-limit",
-        "--simulate=queue=16",
-        "-b",
-        "1e9",
-        "-D",
-        "0.1",
-        "-r",
-        "0",
-        "--json",
-    ]);
+    let output = find_limit_simulated("-r 0 --json");
     assert_exit(&output, 0);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let passed = json["limit"]["passed_bits_per_second"].as_u64().unwrap();
@@ -123,18 +119,7 @@ fn a_newcomer_needs_no_capture_and_no_root() {
 
 #[test]
 fn mlrsearch_finds_both_rates_between_bounds() {
-    let output = run(&[
-        "find-limit",
-        "--simulate=queue=16",
-        "-b",
-        "1e9",
-        "-D",
-        "0.1",
-        "--algorithm",
-        "mlr",
-        "--width",
-        "0.002",
-    ]);
+    let output = find_limit_simulated("--algorithm mlr --width 0.002");
     assert_exit(&output, 0);
     let out = text(&output.stdout);
     let line = |name: &str| {
