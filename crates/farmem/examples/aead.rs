@@ -19,7 +19,7 @@ const READS: usize = 20_000;
 
 fn main() {
     println!("16-byte read: client, node, client; processor time of one thread, {ROUNDS} rounds");
-    for spaces in [1, 100, 1000, 10_000] {
+    for spaces in [1, 1000, 10_000, 100_000] {
         let plain = &mut Pair::new(Authentication::None, spaces, 32 << 10);
         let aead = &mut Pair::new(authentication(1), spaces, 32 << 10);
         let (mut plains, mut extras) = (Vec::new(), Vec::new());
@@ -86,7 +86,7 @@ impl Pair {
             keys_max,
             ..NodeConfig::new(7)
         };
-        let mut node = Node::new(config, Store::new(&Config::new(256 << 20)));
+        let mut node = Node::new(config, Store::new(&Config::new(512 << 20)));
         node.set_secret(Secret::new(&[9; 32]));
         let authentication = match authentication {
             Authentication::Aead {

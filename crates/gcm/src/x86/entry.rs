@@ -112,7 +112,7 @@ macro_rules! path {
             #[target_feature(enable = $features)]
             unsafe fn fill(schedule: &mut Schedule, key: &[u8]) {
                 // SAFETY: the caller's contract.
-                unsafe { expand::fill(schedule, key, <$register>::COUNT) }
+                unsafe { expand::fill::<$register>(schedule, key) }
             }
 
             #[target_feature(enable = $features)]

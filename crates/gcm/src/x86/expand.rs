@@ -1,90 +1,118 @@
 //! From a key to its schedule: AES round keys and powers of the hash key.
 
 use super::ghash;
-use super::lanes::Single;
-use crate::schedule::{Schedule, POWER_MAX, STRIDES};
+use super::lanes::{Lanes, Single};
+use crate::schedule::{Block, Schedule, POWER_MAX, STRIDES};
 use core::arch::x86_64::*;
-use zeroize::Zeroize;
 
-/// Fills a schedule from a key of 4 or 8 words (16 or 32 bytes), for registers of `lanes`
-/// blocks.
+/// Fills a schedule from a key of 16 or 32 bytes.
 ///
 /// # Safety
-/// The processor must have AES-NI, PCLMULQDQ and SSSE3.
-#[target_feature(enable = "aes,pclmulqdq,ssse3")]
-#[inline]
-pub(super) unsafe fn fill(schedule: &mut Schedule, key: &[u8], lanes: usize) {
-    expand(schedule, key);
-    // SAFETY: the features are enabled on this function; all addresses are within the schedule.
+/// As for [`Lanes`]; the processor must have AES-NI, PCLMULQDQ and SSSE3.
+#[inline(always)]
+pub(super) unsafe fn fill<V: Lanes>(schedule: &mut Schedule, key: &[u8]) {
+    const { assert!(V::COUNT * V::COUNT <= POWER_MAX) };
+    // SAFETY: the caller's contract; all addresses are within the schedule.
     unsafe {
-        let h = encrypt(schedule, _mm_setzero_si128());
-        let h = over_x(_mm_shuffle_epi8(h, ghash::byte_reversal()));
-        // Each power is a product of two of about half its exponent, which waits for few others.
-        let powers = schedule.powers.as_mut_ptr().add(POWER_MAX).cast();
-        fill_powers(powers, POWER_MAX, h);
-        if lanes > 1 {
-            let strides = schedule.strides.as_mut_ptr().add(STRIDES).cast();
-            fill_powers(strides, STRIDES, _mm_load_si128(powers.sub(lanes)));
+        expand(schedule, key);
+        let h = hash_key(schedule);
+        let end = schedule.powers.as_mut_ptr().add(POWER_MAX);
+        _mm_store_si128(end.sub(1).cast(), h);
+        for k in 2..=V::COUNT {
+            fill_power::<Single<false>>(end, k);
+        }
+        fill_powers::<V>(end, POWER_MAX);
+        if V::COUNT > 1 {
+            let strides = schedule.strides.as_mut_ptr().add(STRIDES);
+            for k in 1..=V::COUNT {
+                *strides.sub(k) = *end.sub(k * V::COUNT);
+            }
+            fill_powers::<V>(strides, STRIDES);
         }
     }
 }
 
-/// Stores the first `count` powers of `p` below `end`, the first right before it.
+/// Stores the first `count` powers of a block below `end`, the first of them right before it. As
+/// many of them as a register has blocks are there.
 ///
 /// # Safety
 /// As for [`fill`], for `count` blocks.
-#[inline]
-#[target_feature(enable = "pclmulqdq")]
-unsafe fn fill_powers(end: *mut __m128i, count: usize, p: __m128i) {
+#[inline(always)]
+unsafe fn fill_powers<V: Lanes>(end: *mut Block, count: usize) {
+    debug_assert!(count.is_multiple_of(V::COUNT));
+    for k in (2 * V::COUNT..=count).step_by(V::COUNT) {
+        // SAFETY: the caller's contract.
+        unsafe { fill_power::<V>(end, k) }
+    }
+}
+
+/// Stores the register of powers that begins with the `k`-th. Each is a product of two of about
+/// half its exponent, which waits for few others.
+///
+/// # Safety
+/// As for [`fill`], for `k` blocks below `end`.
+#[inline(always)]
+unsafe fn fill_power<V: Lanes>(end: *mut Block, k: usize) {
+    let half = k / 2 / V::COUNT * V::COUNT;
     // SAFETY: the caller's contract.
     unsafe {
-        _mm_store_si128(end.sub(1), p);
-        for k in 2..=count {
-            let (a, b) = (end.sub(k / 2), end.sub(k - k / 2));
-            let product = ghash::multiply(
-                Single::<false>(_mm_load_si128(a)),
-                Single(_mm_load_si128(b)),
-            );
-            _mm_store_si128(end.sub(k), product.0);
+        let rest = V::load_private(end.sub(k - half));
+        let product = ghash::multiply(rest, V::splat_from(end.sub(half)));
+        V::store_private(end.sub(k), product);
+    }
+}
+
+/// The key expansion of FIPS 197, section 5.2, four words at a time.
+#[inline]
+#[target_feature(enable = "aes,ssse3")]
+unsafe fn expand(schedule: &mut Schedule, key: &[u8]) {
+    let blocks = key.len() / 16;
+    schedule.rounds = 4 * blocks + 6;
+    for (block, bytes) in schedule.round_keys.iter_mut().zip(key.chunks_exact(16)) {
+        block.0.copy_from_slice(bytes);
+    }
+    let (keys, rounds) = (schedule.round_keys.as_mut_ptr(), schedule.rounds);
+    // The S-box of each byte of the last word, in all four words: the shift of the rows of equal
+    // columns changes nothing. (A table would leak the key through the cache.)
+    let last = _mm_set1_epi32(0x0f0e_0d0c);
+    let last_rotated = _mm_set1_epi32(0x0c0f_0e0d);
+    let mut round_constant = 1u32;
+    // SAFETY: there are `rounds` + 1 round keys, and `blocks` of them were stored.
+    unsafe {
+        let mut before = _mm_load_si128(keys.add(blocks - 1).cast());
+        for n in blocks..=rounds {
+            let substituted = if n.is_multiple_of(blocks) {
+                let constant = _mm_set1_epi32(round_constant as i32);
+                // Doubling in GF(2^8); the constants are public.
+                round_constant =
+                    (round_constant << 1) ^ if round_constant & 0x80 != 0 { 0x11b } else { 0 };
+                _mm_aesenclast_si128(_mm_shuffle_epi8(before, last_rotated), constant)
+            } else {
+                _mm_aesenclast_si128(_mm_shuffle_epi8(before, last), _mm_setzero_si128())
+            };
+            // Each word is the sum of those up to it.
+            let words: __m128i = _mm_load_si128(keys.add(n - blocks).cast());
+            let words = _mm_xor_si128(words, _mm_slli_si128::<4>(words));
+            let words = _mm_xor_si128(words, _mm_slli_si128::<8>(words));
+            before = _mm_xor_si128(words, substituted);
+            _mm_store_si128(keys.add(n).cast(), before);
         }
     }
 }
 
-/// The key expansion of FIPS 197, section 5.2, a word at a time.
+/// H/x.
+///
+/// # Safety
+/// The processor must have AES-NI and SSSE3.
 #[inline]
 #[target_feature(enable = "aes,ssse3")]
-fn expand(schedule: &mut Schedule, key: &[u8]) {
-    let words_in_key = key.len() / 4;
-    schedule.rounds = words_in_key + 6;
-    let mut words = [0u32; 60];
-    for (word, bytes) in words.iter_mut().zip(key.chunks_exact(4)) {
-        *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    }
-    let mut round_constant = 1u32;
-    for i in words_in_key..4 * (schedule.rounds + 1) {
-        let mut word = words[i - 1];
-        if i % words_in_key == 0 {
-            word = substitute(word).rotate_right(8) ^ round_constant;
-            // Doubling in GF(2^8); the constants are public.
-            round_constant =
-                (round_constant << 1) ^ if round_constant & 0x80 != 0 { 0x11b } else { 0 };
-        } else if words_in_key == 8 && i % 8 == 4 {
-            word = substitute(word);
-        }
-        words[i] = words[i - words_in_key] ^ word;
-    }
-    for (block, words) in schedule.round_keys.iter_mut().zip(words.chunks_exact(4)) {
-        for (bytes, word) in block.0.chunks_exact_mut(4).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-    }
-    words.zeroize();
-}
-/// The AES S-box on each byte, by the instruction (a table would leak the key through the cache).
-#[inline]
-#[target_feature(enable = "aes")]
-fn substitute(word: u32) -> u32 {
-    _mm_cvtsi128_si32(_mm_aeskeygenassist_si128::<0>(_mm_set1_epi32(word as i32))) as u32
+unsafe fn hash_key(schedule: &Schedule) -> __m128i {
+    // SAFETY: the features are enabled on this function.
+    let h = unsafe {
+        let h = encrypt(schedule, _mm_setzero_si128());
+        _mm_shuffle_epi8(h, ghash::byte_reversal())
+    };
+    over_x(h)
 }
 
 /// One block through AES.

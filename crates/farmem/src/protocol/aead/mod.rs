@@ -13,7 +13,7 @@ use std::fmt;
 
 use tare_gcm::{Key, Nonce, Tag};
 
-use self::cache::{KeyCache, Pair};
+use self::cache::{Derived, KeyCache, Pair};
 use self::nonces::Nonces;
 use super::message::{Direction, Malformed};
 use crate::operation::SpaceId;
@@ -31,6 +31,13 @@ pub(super) const TRAILER: usize = Nonce::LEN + Tag::LEN;
 /// 70 with 1,000, whose round keys then take a quarter more of the cache.
 const KEY_LEN: usize = 16;
 
+/// Keys that are derived and not expanded take a fourteenth of the memory of those that are.
+const DERIVED_PER_EXPANDED: usize = 8;
+
+/// If there is no room for the expanded keys of a space, one of so many times they take the place
+/// of others. If spaces take turns, the others are needed as soon as these.
+const EXPANDED_EVERY: usize = 8;
+
 /// Bytes of a short message, with those that are not encrypted.
 const SHORT: usize = 96;
 
@@ -39,8 +46,10 @@ pub(super) struct Aead {
     /// The node's; a client has capabilities instead.
     secret: Option<Secret>,
     capabilities: HashMap<SpaceId, Capability>,
-    /// Keys of the present epoch.
-    cache: KeyCache,
+    /// Expanded keys of the present epoch.
+    cache: KeyCache<Pair>,
+    /// Keys of the present epoch of which there are too many to have them expanded.
+    derived: KeyCache<Derived>,
     epoch: u64,
     nonces: Nonces,
 }
@@ -50,7 +59,8 @@ impl Aead {
         Aead {
             secret: None,
             capabilities: HashMap::new(),
-            cache: KeyCache::new(spaces_max),
+            cache: KeyCache::new(spaces_max, EXPANDED_EVERY),
+            derived: KeyCache::new(spaces_max.saturating_mul(DERIVED_PER_EXPANDED), 1),
             epoch: 0,
             nonces: Nonces::new(first_nonce),
         }
@@ -58,6 +68,7 @@ impl Aead {
 
     pub(super) fn set_secret(&mut self, secret: Secret) {
         self.cache.clear();
+        self.derived.clear();
         self.secret = Some(secret);
     }
 
@@ -67,6 +78,7 @@ impl Aead {
 
     pub(super) fn authorize(&mut self, capability: Capability) {
         self.cache.remove(capability.space());
+        self.derived.remove(capability.space());
         self.capabilities.insert(capability.space(), capability);
     }
 
@@ -143,7 +155,14 @@ impl Aead {
         let nonce = self.nonces.take();
         let bytes = *nonce.as_bytes();
         let tag = match self.cache.find(space, epoch) {
-            Some(pair) => pair.key(direction).seal_in_place(nonce, clear, hidden).ok(),
+            Some(pair) => {
+                let sealed = pair.key(direction).seal_in_place(nonce, clear, hidden);
+                // Of a client: until the answer is there, its key is, too.
+                if direction == Direction::Request {
+                    pair.response.prefetch(SHORT);
+                }
+                sealed.ok()
+            }
             None => self.with_new_key(space, epoch, direction, |key| {
                 key.seal_in_place(nonce, clear, hidden).ok()
             }),
@@ -151,7 +170,7 @@ impl Aead {
         Some((bytes, tag?))
     }
 
-    /// Derives the key of a message because it is not at hand, and uses it. Keys of the present
+    /// Expands the key of a message because it is not at hand, and uses it. Keys of the present
     /// epoch are kept if that succeeded: a forged message takes time, and no other space's place.
     #[cold]
     fn with_new_key<T>(
@@ -161,20 +180,33 @@ impl Aead {
         direction: Direction,
         use_key: impl FnOnce(&Key) -> Option<T>,
     ) -> Option<T> {
-        let capability = match &self.secret {
-            Some(secret) => secret.capability(space),
-            None => self.capabilities.get(&space)?.clone(),
+        let (key, capability) = match self.derived.find(space, epoch) {
+            Some(derived) => (derived.expand(direction)?, None),
+            None => {
+                let capability = match &self.secret {
+                    Some(secret) => secret.capability(space),
+                    None => self.capabilities.get(&space)?.clone(),
+                };
+                let key = Key::new(&capability.key(epoch, direction)[..KEY_LEN]);
+                (key.ok()?, Some(capability))
+            }
         };
-        let new = |direction| Key::new(&capability.key(epoch, direction)[..KEY_LEN]).ok();
-        let key = new(direction)?;
         let used = use_key(&key)?;
-        if epoch == self.epoch {
-            let other = new(direction.reverse())?;
-            let (request, response) = match direction {
-                Direction::Request => (key, other),
-                Direction::Response => (other, key),
-            };
-            self.cache.insert(space, epoch, Pair { request, response });
+        // No node has epoch 0, which is that of empty places.
+        if epoch == self.epoch && epoch != 0 {
+            if let Some(capability) = capability {
+                let derived = || Some(Derived::new(&capability, epoch));
+                self.derived.insert(space, epoch, derived);
+            }
+            let derived = self.derived.find(space, epoch);
+            self.cache.insert(space, epoch, || {
+                let other = derived?.expand(direction.reverse())?;
+                let (request, response) = match direction {
+                    Direction::Request => (key, other),
+                    Direction::Response => (other, key),
+                };
+                Some(Pair { request, response })
+            });
         }
         Some(used)
     }

@@ -17,8 +17,9 @@ pub struct NodeConfig {
     /// [`Node::set_secret`](super::Node::set_secret).
     pub authentication: Authentication,
     /// The number of spaces whose expanded keys are kept, with 2 KiB each that is allocated when
-    /// it is needed. The keys of others are derived again at each of their messages. Up to half of
-    /// it, 2 of 100 spaces at most have to share.
+    /// it is needed. Those of eight times as many are kept as they were derived, with 150 bytes
+    /// each, and expanded at each message of these spaces; those of still others are derived at
+    /// each. Up to half of either number, 2 of 100 spaces at most have to share.
     pub keys_max: usize,
     /// Longest datagram in both directions, in bytes, at least 1024.
     pub datagram_bytes: usize,
