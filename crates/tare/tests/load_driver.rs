@@ -171,9 +171,10 @@ fn each_generator_measures_its_server_and_equal_work_is_compared() {
     for experiment in result["experiments"].as_array().unwrap() {
         for target in experiment["targets"].as_array().unwrap() {
             // With other bytes per response there would be no ratio. Where a busy machine allows
-            // few requests, the share of sets among them, and so their bytes, varies by chance.
-            let is_by_chance = experiment["id"] == "test/memcached"
-                && fewest_operations(&samples, "test/memcached") < 10_000;
+            // few requests (10 were seen), the share of sets among them varies by chance, and the
+            // short response to what redis-benchmark asks for at its start weighs more.
+            let id = experiment["id"].as_str().unwrap();
+            let is_by_chance = fewest_operations(&samples, id) < 10_000;
             let reason = target["reason"].as_str().unwrap_or_default();
             assert!(
                 target["measured"].is_number()
