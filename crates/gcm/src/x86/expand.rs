@@ -63,6 +63,9 @@ unsafe fn fill_power<V: Lanes>(end: *mut Block, k: usize) {
 }
 
 /// The key expansion of FIPS 197, section 5.2, four words at a time.
+///
+/// # Safety
+/// The processor must have AES-NI and SSSE3; `key` has 16 or 32 bytes.
 #[inline]
 #[target_feature(enable = "aes,ssse3")]
 unsafe fn expand(schedule: &mut Schedule, key: &[u8]) {

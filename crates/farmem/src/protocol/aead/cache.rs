@@ -27,7 +27,7 @@ impl Pair {
 /// The same before they are expanded, in memory that is wiped when they are dropped.
 pub(super) struct Derived(Shared<Bytes>);
 
-#[derive(Clone, Copy)]
+/// Neither `Clone` nor `Copy`, so that no copy is made outside of the arena, which wipes it.
 struct Bytes {
     request: [u8; KEY_LEN],
     response: [u8; KEY_LEN],

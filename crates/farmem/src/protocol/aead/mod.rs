@@ -157,7 +157,8 @@ impl Aead {
         let tag = match self.cache.find(space, epoch) {
             Some(pair) => {
                 let sealed = pair.key(direction).seal_in_place(nonce, clear, hidden);
-                // Of a client: until the answer is there, its key is, too.
+                // A client needs the key of the response next; it is in the cache by the time that
+                // the response arrives.
                 if direction == Direction::Request {
                     pair.response.prefetch(SHORT);
                 }
