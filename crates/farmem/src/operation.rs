@@ -12,6 +12,22 @@ pub const LEN_MAX: u32 = 1 << 30;
 /// The longest name of a region, in bytes.
 pub const NAME_MAX: usize = 64;
 
+/// Returns true if the name of an operation is longer than any name of a region, which its client
+/// refuses: nothing of the protocols has room for names of any length.
+pub(crate) const fn has_long_name(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Region { name, .. } | Operation::Find { name } => name.len() > NAME_MAX,
+        _ => false,
+    }
+}
+
+/// Returns true if one read or write can transfer so many bytes at this address: at most
+/// [`LEN_MAX`], and none at the last address, so that the end of the range has a number.
+#[inline]
+pub const fn is_range(address: Address, bytes: u64) -> bool {
+    bytes <= LEN_MAX as u64 && address.checked_add(bytes).is_some()
+}
+
 /// The longest lease of a lock.
 pub const LEASE_MAX: Duration = Duration::from_secs(3600);
 
@@ -181,7 +197,8 @@ pub enum Operation<'a> {
     /// Names a range of the space's own memory, which from now on cannot be freed. Its pages get
     /// physical memory. → [`Value::Region`]
     Region {
-        /// The name, from 1 to [`NAME_MAX`] bytes, unique on the node.
+        /// The name, from 1 to [`NAME_MAX`] bytes, unique on the node. A longer one is refused
+        /// without asking the node.
         name: &'a [u8],
         /// The first byte, at the border of a page.
         address: Address,
@@ -190,7 +207,7 @@ pub enum Operation<'a> {
     },
     /// Looks up a region that belongs or is granted to the space. → [`Value::Region`]
     Find {
-        /// The name.
+        /// The name; a longer one than [`NAME_MAX`] is refused as for [`Operation::Region`].
         name: &'a [u8],
     },
     /// Lets another space map a region of this space. A grant with another permission replaces the
@@ -210,7 +227,8 @@ pub enum Operation<'a> {
         /// The other space.
         from: SpaceId,
     },
-    /// Maps a region that is granted to the space, once at a time. → [`Value::Address`]
+    /// Maps a region that is granted to the space, once at a time. What it has mapped is no longer
+    /// together than its quota. → [`Value::Address`]
     Map {
         /// The region.
         region: RegionId,
@@ -263,7 +281,7 @@ pub enum Error {
         /// The first address that is taken.
         address: Address,
     },
-    /// The space has as much memory, locks or regions as it may have.
+    /// The space has as much memory, mappings, locks or regions as it may have.
     Quota,
     /// The node has no more memory, or no more room in its page table.
     OutOfMemory,

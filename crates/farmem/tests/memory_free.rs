@@ -1,5 +1,9 @@
 //! Long ranges that are freed: gone at once, and given back in parts.
 
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
 use tare_farmem::memory::{Config, Preset, Store};
 use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
 use tare_sim::Instant;
@@ -157,6 +161,115 @@ fn an_allocation_where_memory_waits_has_none_of_its_bytes() {
             assert_eq!(read(&store, ONE, address), Err(Error::Unmapped { address }));
             assert_eq!(store.counts().bytes_free, PAGES * KIB_4 - bytes);
         }
+    }
+}
+
+/// Runs something that, if it is wrong, may never end.
+fn ends(run: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    let running = thread::spawn(move || {
+        run();
+        let _ = done.send(());
+    });
+    match is_done.recv_timeout(Duration::from_secs(60)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it does not end"),
+        _ => running.join().unwrap(),
+    }
+}
+
+/// Pages of 2 MiB over all memory, written and freed or closed; most of them wait.
+fn large_that_wait(sparse: bool, close: bool) -> Store {
+    let mut store = Store::new(&Config::new(PAGES * KIB_4));
+    store.open(ONE).unwrap();
+    let (page, permission, all) = (PageSize::Large, Permission::READ_WRITE, PAGES * KIB_4);
+    store
+        .alloc(ONE, all, page, Some(BASE), permission, sparse)
+        .unwrap();
+    for at in (BASE..BASE + all).step_by(4096) {
+        store.write(ONE, at, &[0xa5]).unwrap();
+    }
+    if close {
+        store.close(ONE).unwrap();
+        store.open(ONE).unwrap();
+    } else {
+        store.free(ONE, BASE, all).unwrap();
+    }
+    assert!(store.counts().bytes_free < all);
+    store
+}
+
+/// Checks that a range reads as zero, takes what is written, and stays when all else is given back.
+fn check_new(store: &mut Store, at: u64, bytes: u64) {
+    let pages = || (at..at + bytes).step_by(4096);
+    assert!(pages().all(|at| read(store, ONE, at) == Ok(0)), "old bytes");
+    for at in pages() {
+        store.write(ONE, at, &[7]).unwrap();
+    }
+    while store.clean(MIB_2) {}
+    assert!(pages().all(|at| read(store, ONE, at) == Ok(7)), "lost");
+    assert_eq!(store.counts().bytes_free, PAGES * KIB_4 - bytes);
+    assert_eq!(store.counts().spaces_freeing, 0);
+}
+
+#[test]
+fn an_allocation_of_small_pages_where_large_ones_wait_ends_and_has_none_of_their_bytes() {
+    for case in 0..32 {
+        let has = move |bit| case >> bit & 1 == 1;
+        ends(move || {
+            let mut store = large_that_wait(has(0), has(1));
+            // At the border of a large page, within one, and over borders.
+            let (at, bytes) = match (has(3), has(4)) {
+                (false, false) => (BASE + 6 * MIB_2, KIB_4),
+                (false, true) => (BASE + 6 * MIB_2 + 8 * KIB_4, KIB_4),
+                (true, false) => (BASE + 6 * MIB_2, MIB_2 + KIB_4),
+                (true, true) => (BASE + 6 * MIB_2 - KIB_4, MIB_2 + 2 * KIB_4),
+            };
+            alloc(&mut store, ONE, at, bytes, has(2)).unwrap();
+            check_new(&mut store, at, bytes);
+        });
+    }
+    // At an address that the node chooses, which is where the one before was.
+    ends(|| {
+        let config = Config::new(64 << 20);
+        let mut store = Store::new(&config);
+        store.open(ONE).unwrap();
+        let permission = Permission::READ_WRITE;
+        let alloc =
+            |store: &mut Store, bytes, page| store.alloc(ONE, bytes, page, None, permission, false);
+        let before = alloc(&mut store, 64 << 20, PageSize::Large).unwrap();
+        store.close(ONE).unwrap();
+        store.open(ONE).unwrap();
+        let at = alloc(&mut store, (40 << 20) + KIB_4, PageSize::Small);
+        assert_eq!(at, Ok(before));
+    });
+}
+
+#[test]
+fn a_space_whose_preset_begins_and_ends_within_large_pages_that_wait_is_empty() {
+    for sparse in [false, true] {
+        ends(move || {
+            // The preset is where large pages cannot be, until it is freed.
+            let (start, end) = (BASE + 3 * KIB_4, BASE + 5 * MIB_2 + KIB_4);
+            let page = PageSize::Small;
+            let config = Config {
+                preset: Some(Preset { start, end, page }),
+                ..Config::new(PAGES * KIB_4)
+            };
+            let mut store = Store::new(&config);
+            store.open(ONE).unwrap();
+            store.free(ONE, start, end - start).unwrap();
+            let (page, permission) = (PageSize::Large, Permission::READ_WRITE);
+            let bytes = 6 * MIB_2;
+            store
+                .alloc(ONE, bytes, page, Some(BASE), permission, sparse)
+                .unwrap();
+            for at in (BASE..BASE + bytes).step_by(4096) {
+                store.write(ONE, at, &[0xa5]).unwrap();
+            }
+            store.close(ONE).unwrap();
+            store.open(ONE).unwrap();
+            check_new(&mut store, start, end - start);
+        });
     }
 }
 

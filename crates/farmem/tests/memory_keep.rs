@@ -167,6 +167,44 @@ fn a_node_killed_under_load_restores_every_write_that_was_done() {
 }
 
 #[test]
+fn what_a_space_has_mapped_counts_after_a_restart() {
+    let kept = Kept::new("mapped");
+    let (bytes, permission) = (400 * KIB_4, Permission::READ);
+    let (mut store, _) = open(&kept.0).unwrap();
+    store.open(ONE).unwrap();
+    store.open(TWO).unwrap();
+    let names: [&[u8]; 4] = [b"one", b"two", b"three", b"four"];
+    let regions = names.map(|name| {
+        let region = store.region(ONE, name, BASE, bytes).unwrap();
+        store.grant(ONE, region, TWO, permission).unwrap();
+        region
+    });
+    // Of a quota of 1024 pages.
+    let at = [0, 1].map(|n| store.map(TWO, regions[n], None).unwrap());
+    let reopened = |store: Store<Mapping>| {
+        drop(store);
+        open(&kept.0).unwrap().0
+    };
+    let mut store = reopened(store);
+    let refused = Err(tare_farmem::operation::Error::Quota);
+    assert_eq!(store.map(TWO, regions[2], None), refused);
+    store.free(TWO, at[0], bytes).unwrap();
+    store.map(TWO, regions[2], None).unwrap();
+    // Once with the records of all this, once after they were made short.
+    for _ in 0..2 {
+        store = reopened(store);
+        assert_eq!(store.map(TWO, regions[3], None), refused);
+        store.revoke(ONE, regions[1], TWO).unwrap();
+        store = reopened(store);
+        store.map(TWO, regions[3], None).unwrap();
+        store.revoke(ONE, regions[3], TWO).unwrap();
+        store.grant(ONE, regions[3], TWO, permission).unwrap();
+        store.grant(ONE, regions[1], TWO, permission).unwrap();
+        store.map(TWO, regions[1], None).unwrap();
+    }
+}
+
+#[test]
 fn a_memfd_that_is_handed_on_keeps_a_store() {
     let file = OwnedFile::memfd("kept", Pages::Small).unwrap();
     let handed_on = file.reopened().unwrap();

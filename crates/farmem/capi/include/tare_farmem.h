@@ -157,7 +157,10 @@ typedef struct tfm_session tfm_session;
 typedef struct tfm_options {
     /** sizeof(tfm_options), by which the library knows the version of the caller's header. */
     size_t size;
-    /** The time after which an operation is given up; by default 250 ms. The node's, if less. */
+    /**
+     * The time after which an operation is given up; by default 250 ms. Over UDP and frames the
+     * node's if that is less: the 250 ms of `tare memory serve`.
+     */
     uint64_t timeout_ns;
     /**
      * The time for which a call that waits keeps asking, before it sleeps: it answers sooner, and

@@ -5,7 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use tare_farmem::operation::{Guard, LEN_MAX};
+use tare_farmem::operation::{is_range, Guard};
 
 use crate::status::{Fault, TFM_INTERNAL, TFM_OK, TFM_TOO_LONG};
 
@@ -86,13 +86,9 @@ pub(crate) unsafe fn guard(place: *const GuardOfC) -> Option<Guard> {
 /// Checks a number of bytes that one operation transfers.
 pub(crate) fn checked_len(address: u64, len: usize) -> Result<u32, Fault> {
     const TOO_LONG: Fault = Fault::new(TFM_TOO_LONG);
-    let short = u32::try_from(len).ok().filter(|len| *len <= LEN_MAX);
-    let len = short.ok_or(TOO_LONG)?;
-    // The last byte must have an address; that of no bytes is not looked at.
-    match address.checked_add(u64::from(len.max(1) - 1)) {
-        Some(_) => Ok(len),
-        None => Err(TOO_LONG),
-    }
+    let short = u32::try_from(len).ok();
+    let short = short.filter(|len| is_range(address, (*len).into()));
+    short.ok_or(TOO_LONG)
 }
 
 /// Checks a place of the caller for bytes that one operation transfers.
@@ -230,8 +226,10 @@ mod tests {
         assert_eq!(code(0, (1 << 32) + 1), Err(TFM_TOO_LONG));
         assert_eq!(code(0, usize::MAX), Err(TFM_TOO_LONG));
         assert_eq!(code(u64::MAX, 0), Ok(0));
-        assert_eq!(code(u64::MAX - 15, 16), Ok(16));
-        assert_eq!(code(u64::MAX - 15, 17), Err(TFM_TOO_LONG));
+        assert_eq!(code(u64::MAX - 16, 16), Ok(16));
+        // The end of the range is 2^64.
+        assert_eq!(code(u64::MAX - 15, 16), Err(TFM_TOO_LONG));
+        assert_eq!(code(u64::MAX, 1), Err(TFM_TOO_LONG));
     }
 
     #[test]

@@ -33,7 +33,7 @@ codes! {
     TFM_UNAUTHORIZED = 18, c"no capability for the space: connect with one";
     TFM_OUTCOME_UNKNOWN = 32, c"no answer: it may have happened; read what it was to change";
     TFM_TIMEOUT = 33, c"the node was too slow; nothing happened: try again";
-    TFM_NODE_GONE = 34, c"the node does not answer; nothing happened: is it running?";
+    TFM_NODE_GONE = 34, c"the node does not answer; nothing happened: is it running? A node with a secret answers only clients that have it, or a capability of it";
     TFM_IO = 48, c"the operating system failed: disconnect the session";
     TFM_ADDRESS = 49, c"the node's address cannot be used, expected udp://HOST:PORT";
     TFM_CAPABILITY = 50, c"the text is no capability of the space";

@@ -374,6 +374,7 @@ impl<M: Bytes> Store<M> {
         match area.kind {
             Kind::Dense | Kind::Sparse => space.used -= used,
             Kind::Mapped(region) => {
+                space.mapped -= to - from;
                 let region = self.regions.get_mut(&region);
                 if let Some(grant) = region.and_then(|region| region.grants.get_mut(&id)) {
                     grant.mapped = None;

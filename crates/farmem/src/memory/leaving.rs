@@ -95,6 +95,9 @@ impl<M: Bytes> Store<M> {
                 break;
             };
             let (size, cost) = (area.page, cost(area.page));
+            // Whole pages of the area, whose borders are some: a range may begin or end within one.
+            let bytes = size.bytes();
+            let (from, to) = (from & !(bytes - 1), to.next_multiple_of(bytes));
             // At least one page.
             let count = pages.div_ceil(cost);
             let done = if area.kind == Kind::Sparse {

@@ -43,9 +43,11 @@ pub struct Config {
     /// The bytes of the pool of physical memory, at most 16 TiB. The page table takes 64 to 128
     /// bytes more for each 4 KiB.
     pub bytes: u64,
-    /// The bytes that a space may use, unless it has another quota. An allocation that is not
-    /// sparse takes its entries of the page table at once, for which there is room as long as the
-    /// quotas are no more than `bytes` together, and mostly up to twice as much.
+    /// The bytes that a space may use, unless it has another quota; it may map as many bytes of
+    /// regions beside them. An allocation that is not sparse and a mapping take their entries of
+    /// the page table at once, for which there is room as long as what spaces use and map is no
+    /// more than `bytes` together, and mostly up to twice as much, which it is if the quotas are no
+    /// more than `bytes` together.
     pub quota: u64,
     /// The most spaces.
     pub spaces_max: usize,

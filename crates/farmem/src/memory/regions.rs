@@ -192,15 +192,16 @@ impl<M: Bytes> Store<M> {
         region: RegionId,
         at: Option<Address>,
     ) -> Result<Address, Error> {
-        if !self.spaces.contains_key(&id) {
-            return Err(Error::NoSuchSpace);
-        }
+        let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
         let mapped = self.regions.get(&region).ok_or(Error::NoSuchRegion)?;
         let grant = mapped.grants.get(&id).ok_or(Error::NoSuchRegion)?;
         if grant.mapped.is_some() {
             return Err(Error::InUse);
         }
         let (page, bytes) = (mapped.page, mapped.end - mapped.address);
+        if !space.may_map(bytes, self.config.bytes) {
+            return Err(Error::Quota);
+        }
         let pages = (mapped.address..mapped.end).step_by(page.bytes() as usize);
         let frames = pages.filter_map(|address| self.find(mapped.owner, address)?.frame());
         let frames = frames.collect::<Vec<_>>();
@@ -217,6 +218,9 @@ impl<M: Bytes> Store<M> {
             to: id,
             start,
         });
+        if let Some(space) = self.spaces.get_mut(&id) {
+            space.mapped += bytes;
+        }
         let region = self.regions.get_mut(&region);
         if let Some(grant) = region.and_then(|region| region.grants.get_mut(&id)) {
             grant.mapped = Some(start);

@@ -12,6 +12,9 @@ pub(super) struct Space {
     pub(super) quota: u64,
     /// The bytes of its dense areas, and of the pages of its sparse areas that were written.
     pub(super) used: u64,
+    /// The bytes of the regions that it has mapped, at most as many again. They use no memory, but
+    /// entries of the page table.
+    pub(super) mapped: u64,
     /// By the first address; they do not overlap.
     pub(super) areas: BTreeMap<Address, Area>,
     /// The areas that were freed and have not left the page table yet; none overlaps another area.
@@ -54,6 +57,7 @@ impl Space {
         Space {
             quota,
             used: 0,
+            mapped: 0,
             areas: BTreeMap::new(),
             leaving: BTreeMap::new(),
             entering: None,
@@ -104,6 +108,13 @@ impl Space {
         self.used
             .checked_add(bytes)
             .is_some_and(|used| used <= self.quota)
+    }
+
+    /// Returns true if it may map so many more bytes, of a memory of `all`.
+    pub(super) fn may_map(&self, bytes: u64, all: u64) -> bool {
+        self.mapped
+            .checked_add(bytes)
+            .is_some_and(|mapped| mapped <= self.quota.min(all))
     }
 }
 

@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::{Error, Session};
-use crate::operation::{Address, Guard, Operation, PageSize, Permission, RegionId, SpaceId, Value};
-use crate::protocol::{Completion, Failure, OperationId};
+use crate::operation::{
+    is_range, Address, Guard, Operation, PageSize, Permission, RegionId, SpaceId, Value,
+};
+use crate::protocol::{Completion, Failure, OperationId, SubmitError};
 use crate::transport::{Channel, Direct};
 
 /// The shortest time after which a lock is tried again.
@@ -305,8 +307,10 @@ impl<C: Channel> Session<C> {
     ///
     /// # Errors
     /// [`Error::Part`] with the first that failed, after all have ended; the buffers of those that
-    /// failed are as they were.
+    /// failed are as they were. [`Error::Submit`] if one cannot be taken: of ranges that no
+    /// operation can have, before any is read.
     pub fn read_many(&mut self, parts: &mut [(Address, &mut [u8])]) -> Result<(), Error> {
+        check(parts.iter().map(|(address, into)| (*address, into.len())))?;
         let mut batch = Batch::default();
         for index in 0..parts.len() {
             let read = read(parts[index].0, parts[index].1)?;
@@ -322,8 +326,10 @@ impl<C: Channel> Session<C> {
     /// Writes several ranges, all outstanding at once; each as a whole or not at all.
     ///
     /// # Errors
-    /// [`Error::Part`] with the first that failed, after all have ended.
+    /// [`Error::Part`] with the first that failed, after all have ended. [`Error::Submit`] if one
+    /// cannot be taken: of ranges that no operation can have, before any is written.
     pub fn write_many(&mut self, parts: &[(Address, &[u8])]) -> Result<(), Error> {
+        check(parts.iter().map(|(address, data)| (*address, data.len())))?;
         let mut batch = Batch::default();
         let ended = |_: &mut Session<C>, _, completion: Completion| completion.outcome.map(drop);
         for &(address, data) in parts {
@@ -413,6 +419,10 @@ struct Batch {
 
 impl Batch {
     /// Submits one more; while too many are outstanding, waits for the first.
+    ///
+    /// # Errors
+    /// That of its submission, after all before it have ended: the caller knows none of their
+    /// numbers.
     fn submit<C: Channel>(
         &mut self,
         session: &mut Session<C>,
@@ -420,16 +430,20 @@ impl Batch {
         mut ended: impl FnMut(&mut Session<C>, usize, Completion) -> Result<(), Failure>,
     ) -> Result<(), Error> {
         let id = loop {
-            match session.submit(operation) {
-                Err(Error::Submit(crate::protocol::SubmitError::Full))
-                    if !self.waiting.is_empty() =>
-                {
+            let submitted = match session.submit(operation) {
+                Err(Error::Submit(SubmitError::Full)) if !self.waiting.is_empty() => {
                     self.end_first(session, &mut ended)?;
+                    continue;
                 }
-                Err(Error::Submit(crate::protocol::SubmitError::Full)) => {
-                    break session.submit_waiting(operation)?
+                Err(Error::Submit(SubmitError::Full)) => session.submit_waiting(operation),
+                submitted => submitted,
+            };
+            match submitted {
+                Ok(id) => break id,
+                Err(error) => {
+                    self.end_all(session, &mut ended)?;
+                    return Err(error);
                 }
-                result => break result?,
             }
         };
         self.waiting.push_back((id, self.submitted));
@@ -442,13 +456,22 @@ impl Batch {
         session: &mut Session<C>,
         mut ended: impl FnMut(&mut Session<C>, usize, Completion) -> Result<(), Failure>,
     ) -> Result<(), Error> {
-        while !self.waiting.is_empty() {
-            self.end_first(session, &mut ended)?;
-        }
+        self.end_all(session, &mut ended)?;
         match self.failed {
             None => Ok(()),
             Some((index, failure)) => Err(Error::Part { index, failure }),
         }
+    }
+
+    fn end_all<C: Channel>(
+        &mut self,
+        session: &mut Session<C>,
+        ended: &mut impl FnMut(&mut Session<C>, usize, Completion) -> Result<(), Failure>,
+    ) -> Result<(), Error> {
+        while !self.waiting.is_empty() {
+            self.end_first(session, ended)?;
+        }
+        Ok(())
     }
 
     fn end_first<C: Channel>(
@@ -466,8 +489,16 @@ impl Batch {
     }
 }
 
+/// Checks whether operations can have these ranges.
+fn check(mut ranges: impl Iterator<Item = (Address, usize)>) -> Result<(), SubmitError> {
+    match ranges.all(|(address, len)| is_range(address, len as u64)) {
+        true => Ok(()),
+        false => Err(SubmitError::Length),
+    }
+}
+
 fn read(address: Address, into: &[u8]) -> Result<Operation<'static>, Error> {
-    let len = u32::try_from(into.len()).map_err(|_| crate::protocol::SubmitError::Length)?;
+    let len = u32::try_from(into.len()).map_err(|_| SubmitError::Length)?;
     Ok(Operation::Read { address, len })
 }
 

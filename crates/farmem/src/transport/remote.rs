@@ -157,6 +157,8 @@ impl<L: Link> Channel for Remote<L> {
         let exchange = with_out(|out| {
             let exchange = self.client.start_exchange(now, space, operation, out);
             if exchange.is_some() {
+                // After an error the exchange is dropped: its operation has no outcome but the
+                // error.
                 self.link.send(out)?;
             }
             io::Result::Ok(exchange)
@@ -190,8 +192,9 @@ impl<L: Link> Channel for Remote<L> {
             self.client.tick(now);
         }
         self.send(now)?;
-        if awaits && !is_due {
-            // It has something to tidy up now and then, while the node works.
+        if !is_due && (awaits || !self.client.awaits_answers()) {
+            // It has something to tidy up now and then, while the node works; and should nothing
+            // have been sent, what waits must end in time all the same.
             self.client.tick(now);
         }
         let wait = match self.client.has_completed() {

@@ -179,8 +179,8 @@ impl<L: Link> Clients<L> {
         let Some(exchange) = exchange else {
             return Ok(Direct::NotTaken);
         };
-        self.link.send(&self.out)?;
-        self.out.clear();
+        // After an error the exchange is dropped: its operation has no outcome but the error.
+        send_out(&mut self.link, &mut self.out)?;
         let wait = entry.client.exchange_timeout();
         // Others may have something to do before that.
         let wait = wait.min(self.timers.next_at().since(now));
@@ -214,8 +214,7 @@ impl<L: Link> Clients<L> {
             entry.is_ready = false;
             while entry.client.transmit(now, &mut self.out) {
                 if self.out.bytes() >= SEND_BYTES {
-                    self.link.send(&self.out)?;
-                    self.out.clear();
+                    send_out(&mut self.link, &mut self.out)?;
                 }
             }
             let next = entry.client.next_deadline();
@@ -225,8 +224,7 @@ impl<L: Link> Clients<L> {
             }
         }
         if !self.out.is_empty() {
-            self.link.send(&self.out)?;
-            self.out.clear();
+            send_out(&mut self.link, &mut self.out)?;
         }
         Ok(())
     }
@@ -253,6 +251,14 @@ impl<L: Link> Clients<L> {
             }
         }
     }
+}
+
+/// Sends datagrams, which are then no longer there, also after an error.
+#[inline]
+fn send_out<L: Link>(link: &mut L, out: &mut Datagrams) -> io::Result<()> {
+    let sent = link.send(out);
+    out.clear();
+    sent
 }
 
 impl<L: Link> Member<L> {

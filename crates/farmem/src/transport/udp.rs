@@ -41,12 +41,13 @@ const SHORT_MAX: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
     socket: OwnedFd,
-    /// False if the kernel or the interface cannot cut runs.
+    /// False if the kernel or an interface cannot cut runs.
     cuts: bool,
     /// The kernel hands over runs as one piece.
     gathers: bool,
     /// Short datagrams that came since the last long one.
     short: u32,
+    errors: Errors,
     /// The time after which the kernel gives up waiting.
     timeout: Duration,
     /// The clock as it was read a moment before something came.
@@ -68,6 +69,7 @@ impl UdpSocket {
             cuts: true,
             gathers: false,
             short: 0,
+            errors: Errors::default(),
             timeout: Duration::MAX,
             seen: None,
         })
@@ -104,7 +106,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Sends a run of datagrams; returns false if that does not work here.
+    /// Sends a run of datagrams; returns false if that does not work, here or to this peer.
     fn send_run(&mut self, run: &[u8], size: usize, to: Option<&SocketAddr>) -> io::Result<bool> {
         let Ok(size) = u16::try_from(size) else {
             return Ok(false);
@@ -120,11 +122,14 @@ impl UdpSocket {
             }
         };
         match sent {
-            // No checksums by the interface; a size beyond that of the path.
-            Errno::IO | Errno::INVAL | Errno::MSGSIZE | Errno::OPNOTSUPP => {
+            // No checksums by the interface, or nothing that could cut.
+            Errno::IO | Errno::OPNOTSUPP => {
                 self.cuts = false;
                 Ok(false)
             }
+            // A size beyond that of the path, or a wrong address: of this peer, others' runs are
+            // cut as before.
+            Errno::INVAL | Errno::MSGSIZE => Ok(false),
             error => lost(error).map(|()| true),
         }
     }
@@ -253,8 +258,25 @@ impl UdpSocket {
                 Ok(Some(len))
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(error) => lost(error).map(|()| None),
+            Err(error) => self.receive_error(error, flags).map(|()| None),
         }
+    }
+
+    /// Takes note of an error that is no arrival. While many come in a short time it sleeps, if the
+    /// caller may wait, so that they take no processor: what comes meanwhile stays in the socket,
+    /// and of errors only the last.
+    #[cold]
+    fn receive_error(&mut self, error: Errno, flags: RecvFlags) -> io::Result<()> {
+        // Nothing that anyone sends makes the arguments wrong.
+        if error == Errno::INVAL {
+            return Err(error.into());
+        }
+        lost(error)?;
+        let is_many = self.errors.add(Instant::now());
+        if is_many && !flags.contains(RecvFlags::DONTWAIT) {
+            std::thread::sleep(ERROR_PAUSE);
+        }
+        Ok(())
     }
 }
 
@@ -262,21 +284,45 @@ impl UdpSocket {
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
-/// Takes errors that say that a datagram did not arrive for what they are: the loss of it.
+/// The errors in so long a time that are many.
+const ERRORS_MAX: u32 = 100;
+const ERROR_PERIOD: Duration = Duration::from_millis(100);
+
+/// The pause after each further one: at most a thousand of them in a second.
+const ERROR_PAUSE: Duration = Duration::from_millis(1);
+
+/// The errors of a socket in the present period.
+#[derive(Debug, Default)]
+struct Errors {
+    end: Instant,
+    count: u32,
+}
+
+impl Errors {
+    /// Counts one; returns true if it is one of many.
+    fn add(&mut self, now: Instant) -> bool {
+        if now >= self.end {
+            (self.end, self.count) = (now + ERROR_PERIOD, 0);
+        }
+        self.count = self.count.saturating_add(1);
+        self.count > ERRORS_MAX
+    }
+}
+
+/// Takes an error for the loss of a datagram, unless it says that the socket itself cannot be used.
+///
+/// All others are of one peer or the way to it, or pass: what routes and the filter allow, messages
+/// of ICMP about datagrams that were sent (Linux knows a dozen errors for them, and an attacker who
+/// guesses an address and a port can make any of them), and memory.
 fn lost(error: Errno) -> io::Result<()> {
     match error {
-        Errno::AGAIN
-        | Errno::NOBUFS
-        | Errno::CONNREFUSED
-        | Errno::HOSTUNREACH
-        | Errno::NETUNREACH
-        | Errno::HOSTDOWN
-        | Errno::NETDOWN
-        | Errno::PERM
-        | Errno::ACCESS
-        | Errno::INVAL
-        | Errno::MSGSIZE => Ok(()),
-        error => Err(error.into()),
+        Errno::BADF
+        | Errno::NOTSOCK
+        | Errno::FAULT
+        | Errno::NOTCONN
+        | Errno::DESTADDRREQ
+        | Errno::PIPE => Err(error.into()),
+        _ => Ok(()),
     }
 }
 
@@ -356,6 +402,88 @@ impl Link for UdpLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A socket without a peer, at an address of this machine.
+    fn socket() -> UdpSocket {
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        UdpSocket::new(socket.into()).unwrap()
+    }
+
+    fn datagrams(lengths: &[usize]) -> Datagrams {
+        let mut datagrams = Datagrams::default();
+        for len in lengths {
+            datagrams.push(&vec![7; *len]);
+        }
+        datagrams
+    }
+
+    #[test]
+    fn what_cannot_be_sent_to_one_peer_is_lost_and_others_get_theirs() {
+        let (mut sender, mut receiver) = (socket(), socket());
+        let there = receiver.local_addr().unwrap();
+        // Port 0, an address of another family, one that the routing does not allow, and one that
+        // this socket cannot reach.
+        let others = ["127.0.0.1:0", "[::1]:9", "255.255.255.255:9", "192.0.2.1:9"];
+        let (one, run) = (datagrams(&[600]), datagrams(&[600, 600, 200]));
+        for other in others {
+            let other: SocketAddr = other.parse().unwrap();
+            sender.send(&one, 0..1, Some(&other)).unwrap();
+            sender.send(&run, 0..3, Some(&other)).unwrap();
+            assert!(sender.cuts, "{other}: runs to others are still sent whole");
+            sender.send(&run, 0..3, Some(&there)).unwrap();
+            let (mut bytes, mut buffer) = (0, vec![0; 1 << 16]);
+            while bytes < 1400 {
+                let wait = Duration::from_secs(5);
+                let len = receiver.receive_within(&mut buffer, None, wait, Waiting::Asleep);
+                bytes += len.unwrap().expect("a datagram");
+            }
+            assert_eq!(bytes, 1400);
+        }
+    }
+
+    #[test]
+    fn errors_of_a_flood_are_slowed_down_and_few_are_not() {
+        let mut errors = Errors::default();
+        let mut now = Instant::from_nanos(5);
+        for _ in 0..1000 {
+            assert!(!errors.add(now));
+            now += ERROR_PERIOD / ERRORS_MAX;
+        }
+        now += ERROR_PERIOD;
+        let many = (0..2 * ERRORS_MAX).filter(|_| errors.add(now)).count();
+        assert_eq!(many, ERRORS_MAX as usize);
+        assert!(!errors.add(now + ERROR_PERIOD));
+    }
+
+    #[test]
+    fn only_an_error_of_the_socket_itself_ends_its_use() {
+        for error in [Errno::BADF, Errno::NOTSOCK, Errno::FAULT, Errno::NOTCONN] {
+            assert!(lost(error).is_err(), "{error}");
+        }
+        // Those that Linux makes of messages of ICMP and ICMPv6, and of what a route cannot carry.
+        for error in [
+            Errno::ACCESS,
+            Errno::AFNOSUPPORT,
+            Errno::CONNREFUSED,
+            Errno::HOSTDOWN,
+            Errno::HOSTUNREACH,
+            Errno::MSGSIZE,
+            Errno::NETDOWN,
+            Errno::NETUNREACH,
+            Errno::NOBUFS,
+            Errno::NODEV,
+            Errno::NOMEM,
+            Errno::NONET,
+            Errno::NOPROTOOPT,
+            Errno::OPNOTSUPP,
+            Errno::PERM,
+            Errno::PROTO,
+            Errno::NETRESET,
+            Errno::INVAL,
+        ] {
+            assert!(lost(error).is_ok(), "{error}");
+        }
+    }
 
     #[test]
     fn datagrams_are_long_on_this_machine_only() {

@@ -307,6 +307,58 @@ fn a_space_that_does_not_exist_gets_nothing() {
 }
 
 #[test]
+fn a_space_that_maps_much_leaves_room_in_the_page_table_for_others() {
+    let (all, quota) = (4096 * KIB_4, 1024 * KIB_4);
+    let mut store = Store::new(&Config {
+        quota,
+        ..Config::new(all)
+    });
+    (1..=4).for_each(|n| store.open(SpaceId(n)).unwrap());
+    let at = alloc(&mut store, ONE, quota, Some(BASE)).unwrap();
+    let regions = (0..16u64).map(|n| {
+        let region = store.region(ONE, &n.to_le_bytes(), at, quota).unwrap();
+        let permission = Permission::READ_WRITE;
+        store.grant(ONE, region, ONE, permission).unwrap();
+        region
+    });
+    let regions: Vec<_> = regions.collect();
+    // As much as its quota, beside as much memory of its own.
+    let place = |n: usize| Some((n as u64 + 1) << 40);
+    assert_eq!(store.map(ONE, regions[0], place(0)), Ok(1 << 40));
+    for (n, region) in regions.iter().enumerate().skip(1) {
+        let refused = store.map(ONE, *region, place(n));
+        assert_eq!(refused, Err(Error::Quota), "mapping {n}");
+    }
+    for n in 2..=4 {
+        let at = alloc(&mut store, SpaceId(n), quota, Some(BASE));
+        assert_eq!(at, Ok(BASE), "space {n}");
+    }
+    // What ends a mapping makes room for another one.
+    let part = store.region(ONE, b"part", at, quota / 4).unwrap();
+    store.grant(ONE, part, ONE, Permission::READ).unwrap();
+    let ends: [&dyn Fn(&mut Store); 3] = [
+        &|store| store.free(ONE, 1 << 40, quota).unwrap(),
+        &|store| store.revoke(ONE, regions[1], ONE).unwrap(),
+        &|store| store.retire(ONE, regions[2]).unwrap(),
+    ];
+    for (n, end) in ends.into_iter().enumerate() {
+        assert_eq!(store.map(ONE, part, None), Err(Error::Quota));
+        end(&mut store);
+        for _ in 0..5 {
+            let mapped = store.map(ONE, part, None).unwrap();
+            store.free(ONE, mapped, quota / 4).unwrap();
+        }
+        let next = store.map(ONE, regions[n + 1], Some(1 << 40));
+        assert_eq!(next, Ok(1 << 40));
+    }
+    // A space without a quota may map as much as there is.
+    store.set_quota(ONE, u64::MAX).unwrap();
+    let mapped = regions[4..].iter().enumerate();
+    let mapped = mapped.map(|(n, region)| store.map(ONE, *region, place(n + 4)));
+    assert_eq!(mapped.take_while(Result::is_ok).count(), 3);
+}
+
+#[test]
 fn regions_and_grants_are_bounded() {
     let mut store = Store::new(&Config::new(1 << 20));
     for n in 0..=GRANTS_MAX as u64 + 2 {

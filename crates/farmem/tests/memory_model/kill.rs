@@ -354,6 +354,37 @@ fn a_log_that_is_full_refuses_what_makes_it_longer_and_nothing_else() {
 }
 
 #[test]
+fn a_log_that_is_full_of_spaces_with_a_preset_can_always_be_emptied() {
+    let machine = Machine::default();
+    let mut store = machine.open(&config()).unwrap().0;
+    let mut spaces = 0;
+    while store.open(SpaceId(spaces)).is_ok() {
+        spaces += 1;
+        assert!(spaces < 1 << 20, "the log is never full");
+    }
+    assert!(spaces > 1000, "{spaces}");
+    // Of a store that begins anew the log says too which tokens there were.
+    store.close(SpaceId(0)).unwrap();
+    // Also if they have something else from the start by then, or nothing.
+    let presets = [config().preset, None, Some(Preset::CLIO)];
+    for (round, preset) in presets.into_iter().cycle().take(6).enumerate() {
+        for n in 0..600 {
+            let space = SpaceId(1 + n * 7 % (spaces - 1));
+            assert_eq!(store.close(space), Ok(()), "{n} of round {round}");
+            assert_eq!(store.open(space), Ok(()), "{n} of round {round}");
+        }
+        let before = store.describe();
+        drop(store);
+        store = machine.open(&Config { preset, ..config() }).unwrap().0;
+        assert_eq!(store.describe(), before);
+    }
+    for space in 1..spaces {
+        assert_eq!(store.close(SpaceId(space)), Ok(()));
+    }
+    check_empty(&mut store);
+}
+
+#[test]
 fn tokens_after_a_restart_are_greater_than_all_before() {
     let machine = Machine::default();
     let mut last = 0;

@@ -25,6 +25,8 @@ enum Step {
     Open,
     Close,
     Alloc(u64, bool, Option<Spot>, Permission, bool),
+    /// Pages of 2 MiB, written and freed, and pages of 4 KiB at a spot within them.
+    Replace(Spot, u64, bool, bool),
     Free(Spot, u64),
     Read(Spot, u32),
     Write(Spot, u8, usize, Option<(Spot, usize)>),
@@ -54,7 +56,7 @@ struct Spot {
 fn spot(offset: impl Strategy<Value = u64>) -> impl Strategy<Value = Spot> {
     // Twelve pages of 4 KiB, and the first and last one of each of three pages of 2 MiB behind
     // them.
-    let page = prop_oneof![8 => 0..4u64, 4 => 0..12u64, 1 => 512..514u64, 1 => 1023..1026u64, 1 => 1535..1538u64];
+    let page = prop_oneof![8 => 0..4u64, 4 => 0..12u64, 2 => 512..516u64, 1 => 1023..1026u64, 1 => 1535..1538u64];
     let chosen = prop_oneof![3 => Just(None), 1 => (0..8usize).prop_map(Some)];
     (chosen, page, offset).prop_map(|(chosen, page, offset)| Spot {
         chosen,
@@ -109,6 +111,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(bytes, large, at, permission, sparse)| {
                 Step::Alloc(bytes, large, at, permission, sparse)
             }),
+        3 => (page_spot(), pages(), any::<bool>(), any::<bool>())
+            .prop_map(|(at, bytes, sparse, again)| Step::Replace(at, bytes, sparse, again)),
         8 => (page_spot(), pages()).prop_map(|(at, bytes)| Step::Free(at, bytes)),
         30 => (byte_spot(), length()).prop_map(|(at, len)| Step::Read(at, len as u32)),
         30 => (byte_spot(), any::<u8>(), length(), guard())
@@ -119,7 +123,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(at, add, guard)| Step::FetchAdd(at, add, guard)),
         8 => (word_spot(), 0..40u64).prop_map(|(at, lease)| Step::Lock(at, lease)),
         4 => (word_spot(), 0..4usize).prop_map(|(at, token)| Step::Unlock(at, token)),
-        6 => (0..3usize, page_spot(), 1..9000u64)
+        6 => (0..3usize, page_spot(), prop_oneof![9 => 1..9000u64, 1 => Just(2u64 << 21)])
             .prop_map(|(name, at, bytes)| Step::Region(name, at, bytes)),
         2 => (0..3usize).prop_map(Step::Find),
         8 => (0..3usize, 0..3u64, permission()).prop_map(|(n, to, how)| Step::Grant(n, to, how)),
@@ -269,6 +273,33 @@ impl Both {
                 if bytes % 11 != 0 {
                     self.execute(space, &operation);
                 }
+            }
+            Step::Replace(spot, bytes, sparse, again) => {
+                let permission = Permission::READ_WRITE;
+                // Behind the pages that there are from the start.
+                let spot = Spot {
+                    page: spot.page % 512 + 512 * (1 + bytes % 2),
+                    ..spot
+                };
+                let large = Spot {
+                    page: spot.page & !511,
+                    offset: 0,
+                    ..spot
+                };
+                self.run(
+                    space,
+                    &Step::Alloc(2 << 21, true, Some(large), permission, sparse),
+                );
+                for page in [large.page, spot.page, large.page + 512] {
+                    let spot = Spot { page, ..large };
+                    self.run(space, &Step::Write(spot, page as u8, 2000, None));
+                }
+                self.run(space, &Step::Free(large, 2 << 21));
+                self.run(
+                    space,
+                    &Step::Alloc(bytes, false, Some(spot), permission, again),
+                );
+                self.run(space, &Step::Read(spot, 5000));
             }
             Step::Free(spot, bytes) => {
                 let address = self.address(spot);

@@ -442,6 +442,11 @@ impl Model {
                     return Err(Error::InUse);
                 }
                 let (owner, from, bytes) = (found.owner, found.address, found.bytes);
+                let all = self.pieces.range((space, 0)..=(space, u64::MAX));
+                let mapped = all.filter(|(_, piece)| piece.region.is_some()).count() as u64;
+                if mapped * KIB_4 + bytes > QUOTA {
+                    return Err(Error::Quota);
+                }
                 let page = self.piece(owner, from)?.page;
                 let start = match (at, chosen) {
                     (Some(at), _) => at,

@@ -313,3 +313,28 @@ fn an_exchange_is_waited_for_no_longer_than_a_request_or_an_operation() {
         );
     }
 }
+
+#[test]
+fn an_exchange_that_is_dropped_leaves_its_number_to_no_other_operation() {
+    let add = |add| Operation::FetchAdd {
+        address: 64,
+        add,
+        guard: None,
+    };
+    for ends_as_exchange in [false, true] {
+        let mut pair = Pair::plain();
+        let mut sent = Datagrams::default();
+        let client = &mut pair.client;
+        let dropped = client.start_exchange(pair.now, SPACE, &add(1), &mut sent);
+        assert!(dropped.is_some());
+        pair.replies(&sent);
+        // The node remembers the first, and would answer the second with what that returned.
+        let outcome = match ends_as_exchange {
+            true => pair.exchange(&add(10), &mut [], |reply| reply).unwrap(),
+            false => pair.run(&add(10)).outcome,
+        };
+        assert_eq!(outcome, Ok(Value::Old(1)));
+        assert_eq!(pair.run(&READ).data, 11u64.to_le_bytes());
+        assert_eq!(pair.node.counters().repeated, 0);
+    }
+}

@@ -2,11 +2,11 @@
 //! history is linearizable, nothing runs twice, and what was reported is what happened.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tare_farmem::operation::{Operation, Value};
+use tare_farmem::operation::{Operation, PageSize, Permission, Value};
 use tare_farmem::protocol::{
     Authentication, ClientConfig, Completion, Failure, NodeConfig, OperationId,
 };
@@ -57,6 +57,8 @@ struct Worker {
     think: Duration,
     next: Instant,
     pending: HashMap<OperationId, usize>,
+    /// Fences, and what only they are ordered with; true for fences.
+    unpaged: BTreeMap<OperationId, bool>,
     seen: [u64; CELLS.len()],
 }
 
@@ -134,7 +136,39 @@ impl Worker {
         });
     }
 
+    /// Submits a fence, or an operation on no page that its client knows of.
+    fn submit_unpaged(&mut self, now: Instant, client: &mut Caller) {
+        let operation = match self.random.below(4) {
+            0 => Operation::Find { name: b"name" },
+            1 => Operation::Alloc {
+                bytes: 4096,
+                page: PageSize::Small,
+                at: None,
+                permission: Permission::READ_WRITE,
+                sparse: false,
+            },
+            _ => Operation::Fence,
+        };
+        let id = client.submit(now, SPACE, &operation).unwrap();
+        self.unpaged.insert(id, operation == Operation::Fence);
+    }
+
+    /// Asserts that a fence ends after all before it, and before all after it.
+    fn check_fences(&self, ended: OperationId) {
+        let is_open = |id: &OperationId| *id < ended;
+        let mut fences = self.unpaged.iter().filter(|(_, is_fence)| **is_fence);
+        assert!(!fences.any(|(id, _)| is_open(id)), "overtook a fence");
+        if self.unpaged.get(&ended) == Some(&true) {
+            let mut others = self.pending.keys().chain(self.unpaged.keys());
+            assert!(!others.any(is_open), "a fence did not wait");
+        }
+    }
+
     fn take(&mut self, completion: &Completion) {
+        self.check_fences(completion.id);
+        if self.unpaged.remove(&completion.id).is_some() {
+            return;
+        }
         let index = self.pending.remove(&completion.id).expect("completed once");
         let mut events = self.history.events.borrow_mut();
         let entry = &mut events[index];
@@ -176,13 +210,16 @@ impl User for Worker {
             .for_each(|completion| self.take(completion));
         while self.wake() <= now {
             self.left -= 1;
-            self.submit(now, client);
+            match self.random.chance(0.1) {
+                true => self.submit_unpaged(now, client),
+                false => self.submit(now, client),
+            }
             self.next = now + self.random.duration(Duration::ZERO, self.think);
         }
     }
 
     fn wake(&self) -> Instant {
-        if self.left > 0 && self.pending.len() < self.depth {
+        if self.left > 0 && self.pending.len() + self.unpaged.len() < self.depth {
             self.next
         } else {
             Instant::NEVER
@@ -248,6 +285,7 @@ fn run(seed: u64, coverage: &Coverage) {
             think,
             next: Instant::ZERO,
             pending: HashMap::new(),
+            unpaged: BTreeMap::new(),
             seen: [0; CELLS.len()],
         };
         let config = ClientConfig {
@@ -310,8 +348,12 @@ fn run(seed: u64, coverage: &Coverage) {
         if testbed.is_running(host) {
             let host = testbed.node(host);
             assert_eq!(
-                (host.user.left, host.user.pending.len()),
-                (0, 0),
+                (
+                    host.user.left,
+                    host.user.pending.len(),
+                    host.user.unpaged.len()
+                ),
+                (0, 0, 0),
                 "all completed"
             );
             assert_eq!(host.client.outstanding(), 0);

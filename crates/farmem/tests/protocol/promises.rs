@@ -219,6 +219,32 @@ fn after_a_restart_only_what_the_old_node_may_have_run_is_unknown() {
 }
 
 #[test]
+fn a_node_that_is_older_than_the_last_one_repeats_nothing_that_was_sent() {
+    let mut bench = Bench::new(node_config(6), client_config(100));
+    // It was started before the operations are sent, and has run none of them.
+    let mut older = Node::new(node_config(5), bench.memory.clone());
+    older.receive(bench.now, &mut [0], &mut Datagrams::default());
+    bench.wait(MILLISECOND);
+    bench.submit(&add(0, 1));
+    let sent = bench.sent();
+    bench.answers(&sent[0]);
+    bench.submit(&read(8192, 8));
+    bench.submit(&add(8, 2));
+    bench.sent();
+    bench.node = older;
+    bench.wait(3 * MILLISECOND);
+    bench.exchange();
+    let mut completions = bench.completions();
+    completions.sort_by_key(|completion| completion.id);
+    let outcomes: Vec<_> = completions.iter().map(|end| end.outcome).collect();
+    let unknown = Err(Failure::OutcomeUnknown);
+    // The last one had waited for the first, and was never sent before.
+    assert_eq!(outcomes, [unknown, Ok(Value::Bytes(8)), Ok(Value::Old(0))]);
+    assert_eq!([1, 2].map(|n| bench.memory.runs(n)), [1, 1]);
+    assert_eq!(bench.client.epoch(), 5);
+}
+
+#[test]
 fn a_clock_that_jumps_makes_outcomes_unknown_and_never_wrong() {
     let mut bench = Bench::new(node_config(5), client_config(100));
     bench.submit(&add(0, 1));
@@ -415,6 +441,81 @@ fn long_operations_fences_and_locks_are_ordered_with_all_they_touch() {
         .submit(bench.now, SpaceId(8), &add(0, 6))
         .unwrap();
     assert_eq!(bench.sent().len(), 1);
+}
+
+#[test]
+fn allocations_without_an_address_and_lookups_are_ordered_with_fences_and_spaces_alone() {
+    let alloc = Operation::Alloc {
+        bytes: 4096,
+        page: PageSize::Small,
+        at: None,
+        permission: Permission::READ_WRITE,
+        sparse: false,
+    };
+    let find = Operation::Find { name: b"shared" };
+    let requests = |bench: &mut Bench, operations: &[Operation<'_>]| -> Vec<u64> {
+        let count = |operation| {
+            let before = bench.client.counters().requests;
+            bench.submit(operation);
+            bench.sent();
+            bench.client.counters().requests - before
+        };
+        operations.iter().map(count).collect()
+    };
+    for operation in [alloc, find] {
+        let mut bench = Bench::new(node_config(5), client_config(100));
+        // A fence, and all that would change a space that it is in.
+        let around = [
+            operation,
+            Operation::Fence,
+            Operation::Close,
+            Operation::Open,
+        ];
+        assert_eq!(requests(&mut bench, &around), [1, 0, 0, 0], "{operation:?}");
+        assert_eq!(bench.completions(), [], "the fence waits");
+        bench.wait(3 * MILLISECOND);
+        bench.exchange();
+        let ids: Vec<_> = bench.completions().iter().map(|end| end.id.0).collect();
+        assert_eq!(ids, [1, 2, 3, 4], "{operation:?}");
+        let behind = [Operation::Open, operation, operation];
+        assert_eq!(requests(&mut bench, &behind), [1, 0, 0], "{operation:?}");
+        bench.wait(3 * MILLISECOND);
+        bench.exchange();
+        assert_eq!(bench.completions().len(), 3);
+        // Nothing else waits for it, nor it for anything else.
+        let free = Operation::Free {
+            address: 0,
+            bytes: 1 << 20,
+        };
+        let others = [operation, read(0, 8), operation, free, operation];
+        assert_eq!(requests(&mut bench, &others), [1, 1, 1, 0, 1]);
+        let page = [operation, add(1 << 20, 1), operation, read(1 << 20, 8)];
+        assert_eq!(requests(&mut bench, &page), [1, 1, 1, 0]);
+    }
+}
+
+#[test]
+fn an_answer_that_no_node_gives_to_a_read_leaves_it_to_be_sent_again() {
+    let mut bench = Bench::new(node_config(5), client_config(100));
+    bench.submit(&read(0, 8));
+    let sent = bench.sent();
+    let mut answer = bench.answers(&sent[0]).remove(0);
+    let none = &mut Protection::new(Authentication::None);
+    let (response, _) = Response::parse(&mut answer, none).unwrap();
+    // Beyond the horizon.
+    let expired = Response {
+        status: 4,
+        body: &[],
+        ..response
+    };
+    let mut forged = Vec::new();
+    expired.emit(none, &mut forged).unwrap();
+    bench.give(&[forged]);
+    assert_eq!(bench.completions(), []);
+    assert_eq!(bench.client.counters().malformed, 1);
+    bench.wait(3 * MILLISECOND);
+    bench.exchange();
+    assert_eq!(bench.completions().len(), 1);
 }
 
 #[test]

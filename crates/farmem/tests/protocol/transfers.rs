@@ -519,3 +519,44 @@ fn a_node_that_stood_still_for_a_while_does_not_close_the_window() {
         }
     }
 }
+
+#[test]
+fn answers_that_share_a_datagram_fit_whatever_limit_the_client_has() {
+    let node = NodeConfig {
+        datagram_bytes: 16_640,
+        ..node_config(5)
+    };
+    for own in [1024, 1100, 1452, 1472, 9000] {
+        let config = ClientConfig {
+            datagram_bytes: Some(own),
+            ..client_config(100)
+        };
+        for len in [8, 16, 300, 316, 500, 900, 1300, 5000] {
+            for is_one_piece in [false, true] {
+                let mut bench = Bench::new(node, config);
+                for n in 0..40 {
+                    bench.submit(&read(n * 4096, len + n as u32 % 3));
+                }
+                let (mut done, mut count) = (0, 0);
+                while done < 40 {
+                    let mut sent = bench.sent();
+                    assert!(!sent.is_empty(), "{done} of 40");
+                    if is_one_piece {
+                        sent = vec![sent.concat()];
+                    }
+                    for piece in sent {
+                        let answers = bench.answers(&piece);
+                        for answer in &answers {
+                            assert!(answer.len() <= own, "{} of {own}", answer.len());
+                        }
+                        count += answers.len();
+                        bench.give(&answers);
+                    }
+                    done += bench.completions().len();
+                }
+                // Small ones still share them.
+                assert!(len > 16 || count <= 6, "{count} datagrams");
+            }
+        }
+    }
+}

@@ -51,8 +51,9 @@ fn an_answer_that_comes_before_a_caller_sleeps_on_the_descriptor_wakes_it() {
         guard: None,
     };
     let mut random = Random::new(6);
-    let start = Instant::now();
+    let mut longest = Duration::ZERO;
     for n in 0..10_000 {
+        let start = Instant::now();
         client.submit(SpaceId(1), &add).unwrap();
         client.progress(Duration::ZERO).unwrap();
         let order = random.below(12);
@@ -67,9 +68,10 @@ fn an_answer_that_comes_before_a_caller_sleeps_on_the_descriptor_wakes_it() {
             }
         };
         assert_eq!(done.outcome, Ok(Value::Old(n)));
+        longest = longest.max(start.elapsed());
     }
     // A lost one costs the 60 s of the timeout.
-    assert!(start.elapsed() < Duration::from_secs(55));
+    assert!(longest < Duration::from_secs(55), "{longest:?}");
     assert!(node.stop().0.notifications > 100);
 }
 

@@ -27,6 +27,11 @@ struct Hostile {
 
 impl Hostile {
     fn connect(path: &Path) -> Hostile {
+        Hostile::with_data(path, DATA)
+    }
+
+    /// Connects with a data area of so many bytes.
+    fn with_data(path: &Path, data: u32) -> Hostile {
         let kind = SocketType::SEQPACKET;
         let socket =
             net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -34,7 +39,7 @@ impl Hostile {
         let mut hello = [0; 32];
         hello[0] = 1;
         hello[8..16].copy_from_slice(b"tare-shm");
-        for (at, value) in [(16, 1), (20, ENTRIES), (24, DATA)] {
+        for (at, value) in [(16, 1), (20, ENTRIES), (24, data)] {
             hello[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
         net::sendmsg(
@@ -119,6 +124,7 @@ impl Hostile {
 
 const READ: u8 = 5;
 const WRITE: u8 = 6;
+const GUARD: u8 = 1;
 const AREA: u8 = 2;
 const PART: u8 = 4;
 
@@ -249,6 +255,66 @@ fn a_client_that_breaks_the_protocol_is_cut_off_with_a_reason() {
         assert_eq!(hostile.end(), Violation::Message as u8);
     }
     assert_eq!(node.stop().0.cut_off, 21);
+}
+
+#[test]
+fn an_entry_with_more_data_than_a_part_is_cut_off_before_any_of_it_is_used() {
+    let mut node = Node::start(ServerConfig::new(1));
+    let mut honest = node.connect();
+    let space = SpaceId(1);
+    let operation = Operation::Alloc {
+        bytes: 2 << 20,
+        page: PageSize::Large,
+        at: Some(BASE),
+        permission: Permission::READ_WRITE,
+        sparse: false,
+    };
+    honest.call(space, &Operation::Open, &mut []).unwrap();
+    honest.call(space, &operation, &mut []).unwrap();
+    // Its page has memory from then on.
+    honest.write(space, BASE + 4096, &[7], None).unwrap();
+    let large = 64 << 20;
+    let whole = u64::from(large) << 32;
+    for length in [PART_MAX + 1, 2 << 20, large] {
+        for (code, flags, body) in [
+            (READ, AREA, 0),
+            (WRITE, AREA, 0),
+            (WRITE, AREA | GUARD, 0),
+            (WRITE, AREA | PART, whole),
+        ] {
+            let mut hostile = Hostile::with_data(&node.path, large);
+            let area = hostile.memory.len() - large as usize;
+            hostile.word(area, u64::MAX);
+            let words = [1, BASE, place(length, 0), body, 0, 0, 0];
+            // A reason, or an answer, which is one too many.
+            hostile.entry(code, flags, 0, words);
+            hostile.entry(READ, 8, 0, words);
+            assert_eq!(hostile.end(), Violation::Area as u8, "{code} of {length}");
+            let mut found = [9; 8];
+            honest.read_into(space, BASE, &mut found).unwrap();
+            assert_eq!(found, [0; 8], "{code} of {length}");
+        }
+    }
+    // The longest part, and a client that has more to send.
+    let mut longest = Hostile::with_data(&node.path, 64 << 20);
+    for code in [WRITE, READ] {
+        let words = [1, BASE, place(PART_MAX, 0), 0, 0, 0, 0];
+        longest.entry(code, AREA, 0, words);
+        assert_eq!(longest.answer(), 0);
+    }
+    let config = ClientConfig {
+        data_bytes: 64 << 20,
+        ..PATIENT
+    };
+    let mut honest = Client::connect(&node.path, &config).unwrap();
+    let data: Vec<u8> = (0..1 << 20).map(|n| (n >> 12) as u8 | 1).collect();
+    for len in [PART_MAX as usize + 1, data.len()] {
+        honest.write(space, BASE, &data[..len], None).unwrap();
+        let mut found = vec![0; len];
+        honest.read_into(space, BASE, &mut found).unwrap();
+        assert!(found == data[..len]);
+    }
+    assert_eq!(node.stop().0.cut_off, 12);
 }
 
 #[test]

@@ -1,16 +1,21 @@
 //! Loss, duplication, reordering, restarts of the node and killed clients.
 
-use std::io::{BufRead as _, BufReader};
+use std::cell::Cell;
+use std::io::{self, BufRead as _, BufReader};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{ipproto, AddressFamily, SendFlags, SocketType};
 use tare_farmem::operation::{Operation, SpaceId};
-use tare_farmem::protocol::{ClientConfig, Failure, Node, NodeConfig};
+use tare_farmem::protocol::{Client, ClientConfig, Datagrams, Failure, Node, NodeConfig};
 use tare_farmem::serve::{Service, ServiceConfig};
-use tare_farmem::session::{connect, random_id, Options};
-use tare_farmem::transport::Faults;
+use tare_farmem::session::{connect, random_id, Error, Options, Session};
+use tare_farmem::transport::{Channel, Faults, Link, Remote, Shared, UdpLink, Waiting};
 
 use crate::support::{node_config, options, service, session, store, ANY};
 
@@ -150,6 +155,142 @@ fn without_a_node_operations_fail_in_time_and_say_so() {
     let failed = session.ping().expect_err("no node");
     assert_eq!(failed.failure(), Some(Failure::NodeGone));
     assert!(failed.to_string().contains("is it running?"));
+}
+
+/// The next call of a link that fails, though what it was to do has been done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    Send,
+    Receive,
+}
+
+/// A link with a call that fails.
+struct Failing {
+    link: UdpLink,
+    next: Rc<Cell<Option<Broken>>>,
+}
+
+impl Failing {
+    fn end(&self, call: Broken) -> io::Result<()> {
+        if self.next.get() != Some(call) {
+            return Ok(());
+        }
+        self.next.set(None);
+        Err(io::Error::other("made by a test"))
+    }
+}
+
+impl Link for Failing {
+    fn send(&mut self, datagrams: &Datagrams) -> io::Result<()> {
+        self.link.send(datagrams)?;
+        self.end(Broken::Send)
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> io::Result<usize> {
+        let len = self.link.receive(buffer, wait)?;
+        self.end(Broken::Receive)?;
+        Ok(len)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+}
+
+#[test]
+fn after_an_error_of_the_link_no_operation_gets_the_outcome_of_another() {
+    let service = service(ANY, 1);
+    let link = || {
+        let next = Rc::new(Cell::new(None));
+        let link = UdpLink::connect(service.address().unwrap(), Waiting::Asleep).unwrap();
+        let failing = Failing {
+            link,
+            next: Rc::clone(&next),
+        };
+        (failing, next)
+    };
+    let client = || Client::new(options().client.unwrap());
+    for (space, broken) in [(SpaceId(1), Broken::Send), (SpaceId(2), Broken::Receive)] {
+        let (failing, next) = link();
+        let remote = Session::new(Remote::new(client(), failing), space);
+        add_around_an_error(remote, &next, broken);
+        let (failing, next) = link();
+        let shared = Shared::new(failing);
+        let member = shared.join(space, client()).unwrap();
+        add_around_an_error(Session::new(member, space), &next, broken);
+    }
+}
+
+fn add_around_an_error<C: Channel>(
+    mut session: Session<C>,
+    next: &Cell<Option<Broken>>,
+    broken: Broken,
+) {
+    session.open().unwrap();
+    let counter = session.alloc(4096).unwrap();
+    assert_eq!(session.fetch_add(counter, 1).unwrap(), 0);
+    next.set(Some(broken));
+    let failed = session.fetch_add(counter, 10);
+    assert!(matches!(failed, Err(Error::Io(_))), "{failed:?}");
+    assert_eq!(session.fetch_add(counter, 100).unwrap(), 11);
+    assert_eq!(session.fetch_add(counter, 0).unwrap(), 111);
+    assert_eq!(session.outstanding(), 0);
+    assert!(session.poll(Duration::ZERO).unwrap().is_none());
+    session.close().unwrap();
+}
+
+/// A message of ICMP that says why a datagram of a client to its node did not arrive.
+fn unreachable(kind: u8, code: u8, client: SocketAddrV4, node: SocketAddrV4) -> Vec<u8> {
+    let mut message = vec![kind, code, 0, 0, 0, 0, 0, 0];
+    message.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+    message.extend(client.ip().octets());
+    message.extend(node.ip().octets());
+    message.extend(client.port().to_be_bytes());
+    message.extend(node.port().to_be_bytes());
+    message.extend([0, 8, 0, 0]);
+    let words = message.as_chunks::<2>().0.iter();
+    let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    message
+}
+
+#[test]
+fn messages_of_icmp_end_no_session() {
+    let raw = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP));
+    let Ok(raw) = raw else {
+        println!("NOT TESTED: only root may send messages of ICMP");
+        return;
+    };
+    let service = service(ANY, 1);
+    let (SocketAddr::V4(node), waiting) = (service.address().unwrap(), Waiting::Asleep) else {
+        panic!("an address of IPv4")
+    };
+    let link = UdpLink::connect(node.into(), waiting).unwrap();
+    let SocketAddr::V4(own) = link.local_addr().unwrap() else {
+        panic!("an address of IPv4")
+    };
+    let client = Client::new(options().client.unwrap());
+    let mut session = Session::new(Remote::new(client, link), SpaceId(1));
+    session.open().unwrap();
+    let counter = session.alloc(4096).unwrap();
+    // Protocol, port and network unreachable, a host alone, a source route, wrong parameters.
+    for (round, (kind, code)) in [(3, 2), (3, 3), (3, 6), (3, 8), (3, 5), (12, 0)]
+        .into_iter()
+        .enumerate()
+    {
+        let message = unreachable(kind, code, own, node);
+        let send = || rustix::net::sendto(&raw, &message, SendFlags::empty(), &own).unwrap();
+        send();
+        let old = session.fetch_add(counter, 1);
+        assert_eq!(old.unwrap(), round as u64, "{kind}, {code}");
+        // While it waits too, and many in succession.
+        for _ in 0..2000 {
+            send();
+        }
+        let mut bytes = [0; 8];
+        session.read(counter, &mut bytes).unwrap();
+    }
 }
 
 const CHILD: &str = "TARE_FARMEM_TEST_CLIENT";

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tare_farmem::operation::{Error as Refusal, Operation, PageSize, Permission, SpaceId, Value};
-use tare_farmem::protocol::{Client, Failure, OwnedWrite};
+use tare_farmem::protocol::{Client, Failure, OwnedWrite, SubmitError};
 use tare_farmem::session::{Error, Session};
 use tare_farmem::transport::{Remote, UdpLink, Waiting};
 
@@ -215,4 +215,53 @@ fn a_blocking_call_returns_its_own_result_while_others_are_on_the_way() {
         let ended = session.poll(Duration::ZERO).unwrap().expect("it has ended");
         assert_eq!((ended.id, ended.outcome), (id, Ok(Value::Old(0))));
     }
+}
+
+#[test]
+fn a_batch_with_a_range_that_no_operation_can_have_does_nothing() {
+    let service = service(ANY, 1);
+    let mut session = session(&service);
+    session.open().unwrap();
+    let address = session.alloc(4096).unwrap();
+    let mut into = [[7; 8]; 2];
+    let beyond = u64::MAX - 7;
+    let refused = session.write_many(&[(address, &[1; 8]), (beyond, &[1; 8])]);
+    assert!(matches!(refused, Err(Error::Submit(SubmitError::Length))));
+    let [first, second] = &mut into;
+    let refused = session.read_many(&mut [(address, first), (beyond, second)]);
+    assert!(matches!(refused, Err(Error::Submit(SubmitError::Length))));
+    assert_eq!(session.outstanding(), 0);
+    assert!(session.poll(Duration::from_millis(20)).unwrap().is_none());
+    assert_eq!(into, [[7; 8]; 2]);
+    session.read(address, &mut into[0]).unwrap();
+    assert_eq!(into[0], [0; 8], "it was not written");
+}
+
+#[test]
+fn names_of_any_length_beyond_the_limit_are_refused_at_once_and_hold_up_nothing() {
+    let service = service(ANY, 1);
+    let mut session = session(&service);
+    session.open().unwrap();
+    let address = session.alloc(4096).unwrap();
+    for len in [65, 247, 248, 255, 256, 1400, 1472, 2000, 100_000] {
+        let name = vec![b'x'; len];
+        let add = Operation::FetchAdd {
+            address,
+            add: 1,
+            guard: None,
+        };
+        session.submit(&add).unwrap();
+        let start = std::time::Instant::now();
+        let region = session.region(&name, address, 4096);
+        assert_eq!(refusal(region), Refusal::Name, "{len}");
+        assert_eq!(refusal(session.find(&name)), Refusal::Name, "{len}");
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(3), "{len}: {waited:?}");
+        let end = session.poll(Duration::from_secs(5)).unwrap().unwrap();
+        assert!(matches!(end.outcome, Ok(Value::Old(_))));
+        assert_eq!(session.outstanding(), 0);
+    }
+    let longest = [b'y'; 64];
+    let region = session.region(&longest, address, 4096).unwrap();
+    assert_eq!(session.find(&longest).unwrap(), region);
 }

@@ -277,6 +277,10 @@ static void batches(tfm_session *session)
     IS(tfm_write_many(session, writes, 40), TFM_UNMAPPED);
     tfm_last_error(&error);
     CHECK(error.index == 39, "the index of a write");
+    writes[39].address = (uint64_t)0 - writes[39].len;
+    IS(tfm_write_many(session, writes, 40), TFM_TOO_LONG);
+    tfm_last_error(&error);
+    CHECK(error.index == 39, "the one whose end is 2^64");
 
     reads[20].into = into[21] + 299;
     IS(tfm_read_many(session, reads, 40), TFM_INVALID_ARGUMENT);
@@ -318,6 +322,7 @@ static void regions(tfm_session *session, tfm_session *other)
     IS(tfm_find(session, "table", &found), TFM_OK);
     CHECK(found == region, "a region is found by its name");
     IS(tfm_find(session, "tabl", &found), TFM_NO_SUCH_REGION);
+    IS(tfm_find(session, long_name, &found), TFM_NAME);
     IS(tfm_find(session, NULL, &found), TFM_INVALID_ARGUMENT);
     IS(tfm_find(session, "table", NULL), TFM_INVALID_ARGUMENT);
     IS(tfm_find(other, "table", &found), TFM_NO_SUCH_REGION);

@@ -39,19 +39,33 @@ impl<M: Bytes> Store<M> {
         Ok((self, restored))
     }
 
-    /// Calls `each` with records that make all of this.
+    /// Calls `each` with records that make all of this. They take no more room than those of the
+    /// operations that made it, so that a log can always be made shorter: the record of a space has
+    /// the area that it has had from the start. Any area like it will do, since the settings of an
+    /// earlier process may have been others.
     pub(super) fn each_record(&self, token: u64, each: &mut dyn FnMut(&Record<'_>)) {
         let region = self.last_region;
         each(&Record::Last { region, token });
         for (&space, of_space) in &self.spaces {
-            let (quota, preset) = (of_space.quota, None);
+            let is_like_preset = |area: &Area| {
+                area.kind == Kind::Sparse && area.permission == Permission::READ_WRITE
+            };
+            let mut areas = of_space.areas.iter();
+            let preset = areas.find(|(_, area)| is_like_preset(area));
+            let preset = preset.map(|(&start, area)| Preset {
+                start,
+                end: area.end,
+                page: area.page,
+            });
+            let quota = of_space.quota;
             each(&Record::Open {
                 space,
                 quota,
                 preset,
             });
             for (&start, area) in &of_space.areas {
-                if !matches!(area.kind, Kind::Mapped(_)) {
+                let is_preset = preset.is_some_and(|preset| preset.start == start);
+                if !matches!(area.kind, Kind::Mapped(_)) && !is_preset {
                     each(&Record::Alloc {
                         space,
                         start,
@@ -193,6 +207,10 @@ impl<M: Bytes> Store<M> {
             let used = used.filter(|_| bytes / page <= PAGES_MAX);
             space.used = used.ok_or(KeepError::Corrupt("an allocation is too long"))?;
         }
+        if matches!(area.kind, Kind::Mapped(_)) {
+            // Within the bounds of the addresses, since no areas overlap.
+            space.mapped += area.end - start;
+        }
         if CHOSEN.contains(&start) && area.end <= CHOSEN.end {
             space.next = space.next.max(area.end);
         }
@@ -219,6 +237,7 @@ impl<M: Bytes> Store<M> {
                     if (start, area.end) != (at, end) {
                         return Err(KeepError::Corrupt("a part of a region is unmapped"));
                     }
+                    space.mapped -= end - at;
                     let region = self.regions.get_mut(&region).ok_or(NO_REGION)?;
                     region.grants.get_mut(&id).ok_or(NO_REGION)?.mapped = None;
                 }
@@ -285,6 +304,7 @@ impl<M: Bytes> Store<M> {
             space.granted.remove(&region);
             if let Some(start) = mapped {
                 space.cut(start, start, start + bytes);
+                space.mapped -= bytes;
             }
         }
         Ok(())

@@ -41,12 +41,17 @@ impl Client {
         if before != 0 && before != response.epoch {
             self.counters.restarts += 1;
             let up = Duration::from_nanos(response.time_ns.saturating_sub(response.value));
-            // A thousandth, because the two clocks need not run at the same rate.
-            self.restart(now - (up - up / 1000));
+            self.restart(match response.epoch > before {
+                // A thousandth, because the two clocks need not run at the same rate.
+                true => now - (up - up / 1000),
+                // It was there before the node that this client knew, which may have run all that
+                // was sent since.
+                false => Instant::NEVER,
+            });
         }
     }
 
-    /// Ends or repeats what was sent to the node before it was restarted, which was not later than
+    /// Ends or repeats what was sent. The node that it was sent to ran nothing that was sent after
     /// `started`.
     fn restart(&mut self, started: Instant) {
         for slot in self.operations.slots() {
@@ -134,11 +139,13 @@ impl Client {
             }
             status::EPOCH => return,
             status::EXPIRED => {
-                self.requests.remove(id);
-                if !codec::is_idempotent(code) {
-                    self.finish(slot, Err(Failure::OutcomeUnknown));
+                if codec::is_idempotent(code) {
+                    // No node looks at their age: the request is sent again when its timer fires.
+                    self.counters.malformed += 1;
+                    return;
                 }
-                return;
+                self.requests.remove(id);
+                return self.finish(slot, Err(Failure::OutcomeUnknown));
             }
             status::RECEIVED if code == code::WRITE => {
                 self.requests.answer(id);

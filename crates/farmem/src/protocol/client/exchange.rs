@@ -20,7 +20,8 @@ use crate::operation::{Operation, SpaceId, Value};
 
 /// An operation whose request was sent, and which is in no table of its client yet. Until it has
 /// ended, by [`Client::finish_exchange`], or was entered, by that or [`Client::enter_exchange`],
-/// nothing else is to be done with the client.
+/// nothing else is to be done with the client. If it is dropped, the operation may run until the
+/// horizon is reached, once, and has no completion.
 #[derive(Debug)]
 #[must_use = "the client does not know of the operation"]
 pub struct Exchange {
@@ -111,6 +112,9 @@ impl Client {
             return None;
         }
         out.end();
+        // From now on the node may know it: no other operation gets its number, also if the
+        // exchange is dropped.
+        self.requests.pass(id);
         self.counters.requests += 1;
         Some(Exchange {
             space,
@@ -146,8 +150,8 @@ impl Client {
         let parsed = Response::parse(datagram, &mut self.protection);
         if let Ok((response, [])) = &parsed {
             if let Some(outcome) = self.ending(&exchange, response, into) {
-                let First { id, at, .. } = exchange.first;
-                self.requests.pass(id, at);
+                let at = exchange.first.at;
+                self.requests.passed(at);
                 self.counters.submitted += 1;
                 self.hear(now, response.time_ns);
                 let rtt_ns = now.as_nanos().saturating_sub(at.as_nanos());
@@ -223,6 +227,7 @@ impl Client {
         // It is the newest, and need not be sent.
         if let Some(handle) = self.ready.pop_back() {
             let attempt = Attempt::first(handle, (0, head.length), first.at, bytes);
+            self.requests.take_back(first.id);
             let request = self.requests.insert(&attempt);
             debug_assert_eq!(request, first.id);
             if let Some(active) = self.operations.find(handle) {

@@ -115,9 +115,10 @@ impl fmt::Display for Failure {
                 f.write_str("no answer: it may have happened; read what it was to change")
             }
             Failure::Timeout => f.write_str("the node was too slow; nothing happened: try again"),
-            Failure::NodeGone => {
-                f.write_str("the node does not answer; nothing happened: is it running?")
-            }
+            Failure::NodeGone => f.write_str(
+                "the node does not answer; nothing happened: is it running? A node with a secret \
+                 answers only clients that have it, or a capability of it",
+            ),
         }
     }
 }

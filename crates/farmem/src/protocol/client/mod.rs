@@ -21,10 +21,10 @@ use self::requests::{Attempt, Requests};
 use super::aead::Capability;
 use super::codec::{self, code, status, Head};
 use super::datagrams::{Datagrams, NETWORK_DATAGRAM};
-use super::message::{Malformed, Response, MESSAGE_MAX, OPERATION_MAX};
+use super::message::{Malformed, Response, MESSAGE_MAX};
 use super::node::DATAGRAM_MIN;
 use super::protection::Protection;
-use crate::operation::{Operation, SpaceId, Value};
+use crate::operation::{has_long_name, is_range, Error, Operation, SpaceId, Value};
 pub use exchange::Exchange;
 pub use interface::{
     ClientConfig, ClientCounters, Completion, Failure, OperationId, OwnedWrite, SubmitError,
@@ -155,8 +155,10 @@ impl Client {
     ///
     /// It runs after all operations of that space that were submitted before it, have not completed
     /// and are on one of its pages of 4 KiB, if it or they change something. [`Operation::Lock`],
-    /// [`Operation::Unlock`], [`Operation::Fence`] and those on spaces and regions run after all
-    /// that were submitted before, and before all that are submitted after them.
+    /// [`Operation::Unlock`], [`Operation::Fence`] and those on spaces and regions, but for
+    /// [`Operation::Find`], run after all that were submitted before, and before all that are
+    /// submitted after them. [`Operation::Find`] and an [`Operation::Alloc`] without an address are
+    /// ordered with those alone.
     pub fn submit(
         &mut self,
         now: Instant,
@@ -219,7 +221,7 @@ impl Client {
         let head = Head {
             code: code::WRITE,
             address,
-            // It is at most `OPERATION_MAX`.
+            // It is at most `LEN_MAX`.
             length: write.data.len() as u32,
             guard,
         };
@@ -247,6 +249,10 @@ impl Client {
                 return Ok(self.enter(submitted, space, head, footprint, Vec::new(), false));
             }
             Operation::Write { address, data, .. } => (address, data.len() as u64),
+            _ if has_long_name(operation) => {
+                self.check(space, (0, 0))?;
+                return Ok(self.refuse(space, Error::Name));
+            }
             _ => (0, 0),
         };
         self.check(space, range)?;
@@ -259,7 +265,9 @@ impl Client {
     /// Checks whether an operation on this range can be taken.
     #[inline]
     fn check(&mut self, space: SpaceId, (address, bytes): (u64, u64)) -> Result<(), SubmitError> {
-        check_range(address, bytes)?;
+        if !is_range(address, bytes) {
+            return Err(SubmitError::Length);
+        }
         if self.operations.len() >= self.config.operations_max {
             return Err(SubmitError::Full);
         }
@@ -267,6 +275,20 @@ impl Client {
             true => Ok(()),
             false => Err(SubmitError::Unauthorized),
         }
+    }
+
+    /// Ends an operation that no node would run, without asking one.
+    #[cold]
+    fn refuse(&mut self, space: SpaceId, error: Error) -> OperationId {
+        let id = OperationId(self.counters.submitted);
+        self.counters.submitted += 1;
+        self.completions.push_back(Completion {
+            id,
+            space,
+            outcome: Err(Failure::Refused(error)),
+            data: Vec::new(),
+        });
+        id
     }
 
     /// Enters an operation that was checked.
@@ -609,12 +631,6 @@ fn end(out: &mut Datagrams) -> bool {
     let is_some = out.open_bytes() > 0;
     out.end();
     is_some
-}
-
-#[inline]
-fn check_range(address: u64, bytes: u64) -> Result<(), SubmitError> {
-    let fits = bytes <= u64::from(OPERATION_MAX) && address.checked_add(bytes).is_some();
-    fits.then_some(()).ok_or(SubmitError::Length)
 }
 
 #[inline]

@@ -17,8 +17,10 @@ pub(super) struct Footprint {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// No page that the client knows of.
+    /// That of an empty slot.
     None,
+    /// Pages that only the node knows, or none: ordered with barriers alone.
+    Elsewhere,
     Read,
     Write,
     /// Everything: runs after all operations of its space that were submitted before it, and before
@@ -45,7 +47,7 @@ impl Footprint {
         let bytes = match operation {
             Operation::Read { .. } | Operation::Write { .. } => u64::from(head.length),
             Operation::Alloc { at: None, .. } | Operation::Find { .. } => {
-                return Footprint::without_pages(Kind::None)
+                return Footprint::without_pages(Kind::Elsewhere)
             }
             Operation::Alloc { bytes, .. } | Operation::Free { bytes, .. } => *bytes,
             Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => 8,
@@ -66,8 +68,9 @@ impl Footprint {
 
     fn conflicts(self, other: Footprint) -> bool {
         match (self.kind, other.kind) {
-            (Kind::None, _) | (_, Kind::None) | (Kind::Read, Kind::Read) => false,
+            (Kind::None, _) | (_, Kind::None) => false,
             (Kind::Barrier, _) | (_, Kind::Barrier) => true,
+            (Kind::Elsewhere, _) | (_, Kind::Elsewhere) | (Kind::Read, Kind::Read) => false,
             _ => self.first <= other.last && other.first <= self.last,
         }
     }
@@ -75,7 +78,7 @@ impl Footprint {
     /// Returns true if it never has to wait for others of which this is true.
     #[inline]
     fn is_read(self) -> bool {
-        matches!(self.kind, Kind::None | Kind::Read)
+        matches!(self.kind, Kind::None | Kind::Elsewhere | Kind::Read)
     }
 
     /// Returns true if it is of pages, of few.
@@ -202,7 +205,7 @@ impl Order {
         };
         if footprint.is_narrow() {
             blockers.extend(self.wide.iter().copied().filter(conflicts));
-        } else if footprint.kind != Kind::None {
+        } else {
             blockers.extend((0..self.entries.len() as u32).filter(conflicts));
             self.wide.push(slot);
         }

@@ -153,7 +153,7 @@ impl Requests {
     /// A number that no attempt gets.
     pub(super) fn new_id(&mut self) -> u64 {
         if let Some(id) = self.next_id() {
-            self.pass(id, self.answered);
+            self.pass(id);
             return id;
         }
         self.attempts.push_back(NONE);
@@ -166,13 +166,24 @@ impl Requests {
         self.attempts.is_empty().then(|| self.first.max(1))
     }
 
-    /// Takes note of an attempt with the number of [`Requests::next_id`] which was sent at this
-    /// time and is answered already.
+    /// Keeps the number of [`Requests::next_id`] from all attempts.
     #[inline]
-    pub(super) fn pass(&mut self, id: u64, at: Instant) {
+    pub(super) fn pass(&mut self, id: u64) {
         self.first = id.wrapping_add(1);
         self.oldest = self.first;
+    }
+
+    /// Takes note that what was sent at this time, under such a number, is answered.
+    #[inline]
+    pub(super) fn passed(&mut self, at: Instant) {
         self.answered = self.answered.max(at);
+    }
+
+    /// Gives such a number to the next attempt after all, if none was added since.
+    pub(super) fn take_back(&mut self, id: u64) {
+        if self.attempts.is_empty() {
+            (self.first, self.oldest) = (id, id);
+        }
     }
 
     /// The attempt with a number, unless its part is answered.

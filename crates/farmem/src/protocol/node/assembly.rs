@@ -67,10 +67,8 @@ impl Shape {
 }
 
 impl Assembly {
-    fn new(request: &Request<'_>, mut data: Vec<u8>, expires_ns: u64) -> Assembly {
+    fn new(request: &Request<'_>, data: Vec<u8>, expires_ns: u64) -> Assembly {
         let segments = request.length.div_ceil(request.segment);
-        // What another write left in it is never seen: all is written before it is complete.
-        data.resize(request.length as usize, 0);
         Assembly {
             shape: Shape::of(request),
             data,
@@ -178,7 +176,7 @@ impl Assemblies {
             if !self.has_room(request) {
                 return Ok(Arrival::NoRoom);
             }
-            let data = self.spares.pop().unwrap_or_default();
+            let data = self.memory(request.length as usize);
             self.set_recent(key, Assembly::new(request, data, expires_ns));
         }
         let Some((_, assembly)) = &mut self.recent else {
@@ -198,6 +196,24 @@ impl Assemblies {
         Ok(Arrival::Complete(
             complete.map_or(Vec::new(), |(_, assembly)| assembly.data),
         ))
+    }
+
+    /// Returns memory for a write of so many bytes.
+    fn memory(&mut self, len: usize) -> Vec<u8> {
+        let spare = match len <= SPARE_BYTES_MAX {
+            true => self.spares.pop(),
+            false => None,
+        };
+        match spare {
+            // What another write left in it is never seen: all is written before it is complete.
+            Some(mut data) if data.capacity() >= len => {
+                data.resize(len, 0);
+                data
+            }
+            // The kernel gives the pages of a long one when they are written: one segment must not
+            // make the node write all of it.
+            _ => vec![0; len],
+        }
     }
 
     /// Makes a write the recent one; returns false if there is no such write.
@@ -357,6 +373,32 @@ mod tests {
             }
             prop_assert_eq!(assemblies.next_expiry(), u64::MAX);
         }
+    }
+
+    /// Returns how often this thread has waited for the kernel to give it a page.
+    fn faults() -> u64 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(7).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_first_segment_of_a_long_write_takes_no_more_memory_than_itself() {
+        let mut assemblies = Assemblies::new(16 << 30, 16 << 30);
+        let (body, length) = ([5; 512], 1 << 30);
+        for spare in [1000, SPARE_BYTES_MAX] {
+            assemblies.recycle(vec![1; spare]);
+        }
+        let before = faults();
+        for (operation, offset) in (1..).zip([0, 512, length / 2, length - 512]) {
+            let first = segment(operation, offset, length, &body);
+            assert_eq!(assemblies.receive(&first, 10, true), Ok(Arrival::Kept));
+        }
+        assert_eq!(assemblies.expire(11), 4);
+        let taken = faults() - before;
+        assert!(taken < 100, "{taken} pages");
+        // It is what the memory that is kept is for.
+        assert_eq!(assemblies.spares.len(), 2);
     }
 
     #[test]

@@ -21,7 +21,8 @@ pub struct NodeConfig {
     /// each, and expanded at each message of these spaces; those of still others are derived at
     /// each. Up to half of either number, 2 of 100 spaces at most have to share.
     pub keys_max: usize,
-    /// Longest datagram in both directions, in bytes, at least 1024.
+    /// Longest datagram in both directions, in bytes, at least 1024. Clients may have a lower
+    /// limit: answers share a datagram of up to 1024 bytes, or as many as the longest of them has.
     pub datagram_bytes: usize,
     /// The longest time that clients try an operation for. The horizon is three times that.
     pub timeout: Duration,

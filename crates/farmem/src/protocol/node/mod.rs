@@ -48,6 +48,10 @@ pub struct Node<S> {
     started: Option<Instant>,
     /// The latest time that it was called with.
     latest: Instant,
+    /// The longest datagram of several answers to the sender of the present requests, whose own
+    /// limit may be less than the node's. Every sender takes this many bytes: the least that there
+    /// is, or an answer as long as it asked for.
+    shared_bytes: usize,
     records: Records,
     assemblies: Assemblies,
     counters: NodeCounters,
@@ -102,6 +106,7 @@ impl<S: Execute> Node<S> {
             store,
             started: None,
             latest: Instant::ZERO,
+            shared_bytes: DATAGRAM_MIN,
             records: Records::new(config.records_max()),
             assemblies: Assemblies::new(config.assembly_bytes, config.assembly_bytes_per_space),
             counters: NodeCounters::default(),
@@ -131,6 +136,7 @@ impl<S: Execute> Node<S> {
         enough: usize,
     ) -> usize {
         let now = self.advance(now);
+        self.shared_bytes = DATAGRAM_MIN;
         let len = datagram.len();
         let rest = self.take(now, datagram, replies, enough);
         replies.end();
@@ -284,8 +290,9 @@ impl<S: Execute> Node<S> {
         };
         // It has the key of every space of which it could open a request.
         let sealed = response.finish(&mut self.protection, start, &mut replies.bytes);
-        if sealed.is_ok() && replies.open_bytes() > self.config.datagram_bytes {
+        if sealed.is_ok() && replies.open_bytes() > self.shared_bytes {
             replies.end_at(start);
+            self.shared_bytes = self.shared_bytes.max(replies.open_bytes());
         }
     }
 

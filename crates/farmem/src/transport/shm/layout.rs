@@ -10,7 +10,7 @@
 
 use tare_memory::{SharedMemory, View};
 
-use super::Violation;
+use super::{Violation, PART_MAX};
 use crate::operation::{Guard, SpaceId};
 use crate::protocol::codec::code;
 use std::sync::atomic::Ordering;
@@ -93,7 +93,8 @@ impl Layout {
         self.submission(position) + LINE * self.entries as usize
     }
 
-    /// Returns bytes of the data area, by their first line; `None` if they are not all within it.
+    /// Returns the data of an entry, by its first line; `None` if it is not all within the data
+    /// area, or longer than a part.
     #[inline]
     pub(super) fn area<'a>(
         &self,
@@ -102,7 +103,7 @@ impl Layout {
         len: u32,
     ) -> Option<View<'a>> {
         let offset = LINE * line as usize;
-        if offset + len as usize > self.data_bytes as usize {
+        if len > PART_MAX || offset + len as usize > self.data_bytes as usize {
             return None;
         }
         memory.view().range(self.data() + offset, len as usize)

@@ -151,7 +151,16 @@ impl ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConnectError::Os { doing, source } => write!(f, "{doing}: {source}"),
+            ConnectError::Os { doing, source } => {
+                write!(f, "{doing}: {source}")?;
+                match source.kind() {
+                    // No socket at the path, or one whose node has ended.
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                        f.write_str("; start one with `tare memory serve --shm PATH`")
+                    }
+                    _ => Ok(()),
+                }
+            }
             ConnectError::Silent => f.write_str("the node did not answer in time: is it running?"),
             ConnectError::Refused { refusal, version } => {
                 write!(f, "{refusal} (node: version {version}, this: {VERSION})")
@@ -177,12 +186,5 @@ impl From<ConnectError> for io::Error {
     }
 }
 
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ConnectError::Os { source, .. } => Some(source),
-            ConnectError::Memory(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+// Each text has its cause in it, so that no source has to repeat it.
+impl std::error::Error for ConnectError {}

@@ -41,8 +41,8 @@ pub(crate) struct Args {
     /// xdp:eth1,10.0.0.2,10.0.0.1:7311
     #[arg(value_name = "NODE")]
     node: String,
-    /// The direction of operations
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Op::Write, Op::Read])]
+    /// The directions of operations, with commas between them [default: write,read]
+    #[arg(long, hide_default_value = true, value_enum, value_delimiter = ',', default_values_t = [Op::Write, Op::Read])]
     op: Vec<Op>,
     /// Bytes per operation
     #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_bytes)]
@@ -112,15 +112,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.size
     );
     let mut rows = Vec::new();
-    if !args.json && args.format == Format::Table {
-        terminal::print(HEADER)?;
-    }
     for &op in &args.op {
         for &sessions in &args.sessions {
             for &order in &args.order {
                 let row = measure(args, op, sessions, order, duration)?;
                 if !args.json {
                     terminal::print(&match args.format {
+                        Format::Table if rows.is_empty() => {
+                            HEADER.to_owned() + &row.table(args.size)
+                        }
                         Format::Table => row.table(args.size),
                         Format::Clio => row.clio(args),
                     })?;

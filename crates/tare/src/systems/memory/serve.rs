@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// The bytes that one address space may use [default: all]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     quota: Option<u64>,
-    /// The most address spaces
+    /// Maximum number of address spaces
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
     spaces: usize,
     /// A sparse range of addresses that each space has from the start
@@ -116,9 +116,9 @@ impl From<PageKind> for Pages {
 /// The way to wait.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Wait {
-    /// Asks again and again: the least delay, and a whole core
+    /// Polls: lowest latency, uses a whole core
     Busy,
-    /// Asks again and again for 50 µs, then sleeps
+    /// Polls for 50 µs, then sleeps
     Adaptive,
     /// Sleeps at once
     Blocking,

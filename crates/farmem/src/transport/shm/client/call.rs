@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::entry::{encode, outcome, take_read};
 use super::pending::Pending;
 use super::{Client, Flight, SPINS};
-use crate::operation::{Address, Error, Guard, Operation, SpaceId, Value};
+use crate::operation::{has_long_name, Address, Error, Guard, Operation, SpaceId, Value};
 use crate::protocol::codec::code;
 use crate::protocol::{Failure, OperationId};
 use crate::transport::shm::layout::{self, flag, Entry, READ_INLINE};
@@ -108,6 +108,9 @@ impl Client {
         operation: &Operation<'a>,
         buffer: &'a mut Vec<u8>,
     ) -> Result<Value, Failure> {
+        if has_long_name(operation) {
+            return Err(Failure::Refused(Error::Name));
+        }
         let (head, body) = encode(operation, buffer);
         let is_one = body.len() <= self.part_max as usize && head.code != code::FENCE;
         if !self.is_idle() || !is_one {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::entry::{encode, take_read};
 use super::pending::Pending;
 use super::{Client, Flight, LIVENESS, SPINS};
-use crate::operation::{Operation, SpaceId, Value, LEN_MAX};
+use crate::operation::{has_long_name, is_range, Error, Operation, SpaceId, Value};
 use crate::protocol::codec::code;
 use crate::protocol::{Completion, OperationId, OwnedWrite, SubmitError};
 use crate::transport::shm::layout::{self, Entry, READ_INLINE};
@@ -31,6 +31,12 @@ impl Channel for Client {
             return Err(SubmitError::Full);
         }
         check_range(operation)?;
+        if has_long_name(operation) {
+            let refused = Pending::refused(space, Error::Name, self.heard);
+            // In its turn, as all others.
+            self.unsent += usize::from(self.unsent > 0);
+            return Ok(self.enter(refused));
+        }
         let mut buffer = Vec::new();
         let (head, body) = encode(operation, &mut buffer);
         let mut pending = Pending::new(space, head, self.heard);
@@ -152,14 +158,14 @@ impl Channel for Client {
 
 /// Checks what an operation transfers.
 fn check_range(operation: &Operation<'_>) -> Result<(), SubmitError> {
-    let (address, len) = match *operation {
-        Operation::Read { address, len } => (address, len as usize),
-        Operation::Write { address, data, .. } => (address, data.len()),
+    let (address, bytes) = match *operation {
+        Operation::Read { address, len } => (address, len.into()),
+        Operation::Write { address, data, .. } => (address, data.len() as u64),
         _ => (0, 0),
     };
-    match len > LEN_MAX as usize || address.checked_add(len as u64).is_none() {
-        true => Err(SubmitError::Length),
-        false => Ok(()),
+    match is_range(address, bytes) {
+        true => Ok(()),
+        false => Err(SubmitError::Length),
     }
 }
 

@@ -59,6 +59,9 @@ impl Client {
         let rest = body.get(at as usize..)?;
         let part = &rest[..rest.len().min(self.part_max as usize)];
         let len = part.len() as u32;
+        if !is_write {
+            entry.arguments = u8::try_from(len).ok()?;
+        }
         let (line, lines) = self.area.take(len)?;
         (entry.flags, entry.line) = (entry.flags | flag::AREA, line);
         if is_write {
@@ -67,8 +70,6 @@ impl Client {
                 entry.flags |= flag::PART;
                 entry.body[0] = u64::from(at) | (body.len() as u64) << 32;
             }
-        } else {
-            entry.arguments = u8::try_from(len).ok()?;
         }
         let to = self.layout.area(&self.memory, line, len);
         to.and_then(|to| to.copy_from(part))?;

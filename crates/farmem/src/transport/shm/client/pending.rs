@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::entry::outcome;
 use super::Flight;
-use crate::operation::{SpaceId, Value};
+use crate::operation::{Error, SpaceId, Value};
 use crate::protocol::codec::{code, status, Head};
 use crate::protocol::Failure;
 use crate::transport::shm::layout::Entry;
@@ -52,6 +52,18 @@ impl Pending {
             submitted: now,
             since: now,
             is_reported: false,
+        }
+    }
+
+    /// An operation that no node would run. It is not sent, as a fence is not.
+    pub(super) fn refused(space: SpaceId, error: Error, now: Instant) -> Pending {
+        let head = Head {
+            code: code::FENCE,
+            ..Head::default()
+        };
+        Pending {
+            outcome: Err(Failure::Refused(error)),
+            ..Pending::new(space, head, now)
         }
     }
 

@@ -7,7 +7,7 @@ use crate::operation::{Error, Operation, Value};
 use crate::protocol::codec::{self, status};
 use crate::protocol::Execute;
 use crate::transport::shm::layout::{flag, to_words, Entry, READ_INLINE};
-use crate::transport::shm::{Violation, BATCH, PART_MAX};
+use crate::transport::shm::{Violation, BATCH};
 
 /// The longest read whose lookup overlaps with those of others: a longer one looks ahead itself.
 const LOOK_AHEAD_MAX: u32 = 4096;
@@ -110,8 +110,8 @@ impl Ring {
         let len = entry.length;
         match entry.flags {
             0 if len as usize <= READ_INLINE => {}
-            flag::AREA if len <= PART_MAX => {}
-            0 | flag::AREA => return Err(Violation::Area),
+            flag::AREA => {}
+            0 => return Err(Violation::Area),
             _ => return Err(Violation::Reserved),
         }
         // Checked before anything is copied, and whatever comes of the read.

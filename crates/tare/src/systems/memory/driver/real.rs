@@ -60,7 +60,8 @@ const BASE: u64 = 0x4000_0000;
 /// The first space.
 const FIRST_SPACE: u64 = 1;
 
-/// The time after which an operation is given up: longer than a busy machine stalls.
+/// The time after which an operation is given up, of node and client, of which the shorter counts:
+/// longer than a busy machine stalls.
 const TIMEOUT: Duration = super::super::fleet::TIMEOUT;
 
 /// Memory of the node beyond its pages.
