@@ -87,8 +87,11 @@ pub struct CellChange {
     /// The work per operation of both, if it differs by more than 1 %: their medians cannot be
     /// compared.
     pub other_work: Option<[f64; 2]>,
-    /// True if the two 95 % intervals have no value in common; `None` if one is missing.
+    /// True if the two 95 % intervals have no value in common, or, where both experiments are exact
+    /// and have no intervals, if the medians differ; `None` if an interval is missing.
     pub apart: Option<bool>,
+    /// True if both experiments are exact: a median that differs has changed.
+    pub exact: bool,
 }
 
 impl CellChange {
@@ -125,14 +128,14 @@ pub fn diff(before: &RunResult, after: &RunResult) -> RunDiff {
         .collect();
     let changes = cells_after
         .iter()
-        .filter_map(|(name, experiment, after)| {
-            let (_, _, before) = cells_before.iter().find(|(other, ..)| other == name)?;
-            change(experiment, before, after)
+        .filter_map(|after| {
+            let before = cells_before.iter().find(|other| other.name == after.name)?;
+            change(before, after)
         })
         .collect();
-    let names = |claims: &[(String, &ClaimResult)], cells: &[(String, &str, &CellResult)]| {
+    let names = |claims: &[(String, &ClaimResult)], cells: &[Measured<'_>]| {
         let claims = claims.iter().map(|(id, _)| id.clone());
-        let cells = cells.iter().map(|(name, ..)| name.clone());
+        let cells = cells.iter().map(|cell| cell.name.clone());
         claims.chain(cells).collect::<Vec<_>>()
     };
     let first = names(&claims_before, &cells_before);
@@ -154,10 +157,16 @@ pub fn diff(before: &RunResult, after: &RunResult) -> RunDiff {
     }
 }
 
-fn change(experiment: &str, before: &CellResult, after: &CellResult) -> Option<CellChange> {
+fn change(before: &Measured<'_>, after: &Measured<'_>) -> Option<CellChange> {
+    let exact = before.experiment.exact && after.experiment.exact;
+    let experiment = &after.experiment.id;
+    let (before, after) = (before.cell, after.cell);
     let scaled = |value: f64| before.unit.convert(value, after.unit).ok();
     let (from, to) = (scaled(before.median?)?, after.median?);
     let apart = match (before.ci95, after.ci95) {
+        // Deterministic trials have no intervals: any difference is a change. That of a last digit
+        // comes from the conversion of units.
+        _ if exact => Some((from - to).abs() > f64::EPSILON * 4.0 * from.abs().max(to.abs())),
         (Some([low, high]), Some([other_low, other_high])) => {
             Some(scaled(high)? < other_low || other_high < scaled(low)?)
         }
@@ -168,7 +177,7 @@ fn change(experiment: &str, before: &CellResult, after: &CellResult) -> Option<C
         .filter(|(a, b)| (a - b).abs() > SAME_WORK * a.abs().max(b.abs()))
         .map(|(a, b)| [a, b]);
     Some(CellChange {
-        experiment: experiment.to_owned(),
+        experiment: experiment.clone(),
         at: after.at.clone(),
         metric: after.metric.clone(),
         unit: after.unit,
@@ -177,6 +186,7 @@ fn change(experiment: &str, before: &CellResult, after: &CellResult) -> Option<C
         after: to,
         ratio: (from > 0.0 && to > 0.0 && other_work.is_none()).then(|| to / from),
         apart: apart.filter(|_| other_work.is_none()),
+        exact,
         other_work,
     })
 }
@@ -189,18 +199,25 @@ fn claims(run: &RunResult) -> Vec<(String, &ClaimResult)> {
         .collect()
 }
 
-/// Every cell with its name and its experiment's id.
-fn cells(run: &RunResult) -> Vec<(String, &str, &CellResult)> {
-    let of = |experiment: &'_ ExperimentResult, cell: &CellResult| {
-        format!("{} {} {}", experiment.id, cell.at, cell.metric)
-    };
-    run.experiments
-        .iter()
-        .flat_map(|experiment| {
-            let cells = experiment.cells.iter();
-            cells.map(move |cell| (of(experiment, cell), experiment.id.as_str(), cell))
-        })
-        .collect()
+/// A cell of a run.
+struct Measured<'r> {
+    /// Experiment, place and metric: what two runs have in common.
+    name: String,
+    experiment: &'r ExperimentResult,
+    cell: &'r CellResult,
+}
+
+fn cells(run: &RunResult) -> Vec<Measured<'_>> {
+    let all = run.experiments.iter().flat_map(|experiment| {
+        let cells = experiment.cells.iter();
+        cells.map(move |cell| (experiment, cell))
+    });
+    all.map(|(experiment, cell)| Measured {
+        name: format!("{} {} {}", experiment.id, cell.at, cell.metric),
+        experiment,
+        cell,
+    })
+    .collect()
 }
 
 fn conditions(before: &RunResult, after: &RunResult) -> Vec<Condition> {

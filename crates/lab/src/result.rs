@@ -37,17 +37,12 @@ pub struct RunResult {
     pub warnings: Vec<String>,
     /// The groups of claims that were corrected for together.
     pub families: Vec<Family>,
-    /// The experiments, in plan order.
-    pub experiments: Vec<ExperimentResult>,
-}
-
-impl RunResult {
     /// The bound on the chance that the run holds any false verdict of one direction: that of its
     /// families together.
-    pub fn error_rate(&self) -> f64 {
-        let sum: f64 = self.families.iter().map(|family| family.alpha).sum();
-        sum.min(1.0)
-    }
+    #[serde(default)]
+    pub error_rate: f64,
+    /// The experiments, in plan order.
+    pub experiments: Vec<ExperimentResult>,
 }
 
 /// The claims or the targets of one suite: what the correction for multiple tests covers.
@@ -61,6 +56,14 @@ pub struct Family {
     pub tests: usize,
     /// The bound on the chance of any false verdict of one direction in this family.
     pub alpha: f64,
+}
+
+impl Family {
+    /// Returns the bound on the chance of any false verdict of one direction in all of `families`.
+    pub fn error_rate(families: &[Family]) -> f64 {
+        let sum: f64 = families.iter().map(|family| family.alpha).sum();
+        sum.min(1.0)
+    }
 }
 
 /// One experiment of a run.
@@ -84,6 +87,10 @@ pub struct ExperimentResult {
     pub noise: Vec<Noise>,
     /// One entry per cell and metric.
     pub cells: Vec<CellResult>,
+    /// Failed trials by cell, second trials of the baseline among them; cells without any are left
+    /// out.
+    #[serde(default)]
+    pub failures: Vec<Failures>,
     /// Rounds that this experiment ran.
     pub rounds: u32,
     /// True if its trials are deterministic and were judged exactly, without a p.
@@ -173,7 +180,7 @@ pub struct CellResult {
     pub samples: Vec<Option<f64>>,
     /// Work per operation (median over trials), in the work counter's own unit.
     pub work_per_operation: Option<f64>,
-    /// Trials that failed.
+    /// Trials that failed, second trials of the baseline among them.
     pub failed: usize,
     /// The reason if there is no figure, in words (not testable here, every trial failed…).
     pub reason: Option<String>,

@@ -83,7 +83,7 @@ pub fn run(
     let mut trials = run.directory.remaining(&next);
     while !next.is_complete() {
         for round in trials.drain(..) {
-            if run.round_of_an_experiment(round, &next)? == Ended::Interrupted {
+            if run.round_of_an_experiment(round, &mut next)? == Ended::Interrupted {
                 return Ok(Ended::Interrupted);
             }
             if run.judged.elapsed() > SHOW_EVERY.max(run.judging * 20) {
@@ -130,11 +130,12 @@ impl Run<'_> {
         judged.experiments
     }
 
-    /// Runs what remains of one round of one experiment, unless there is no time to begin it.
+    /// Runs what remains of one round of one experiment. If there is no time to begin it, the
+    /// experiment is closed: its next round would leave a gap.
     fn round_of_an_experiment(
         &mut self,
         trials: Vec<Trial>,
-        next: &Schedule,
+        next: &mut Schedule,
     ) -> Result<Ended, StoreError> {
         let (plan, records) = (self.directory.plan(), self.directory.records());
         let Some(first) = trials.first() else {
@@ -145,6 +146,7 @@ impl Run<'_> {
             .iter()
             .any(|record| record.round == next.round && record.experiment == *id);
         if !begun && !schedule::has_time(plan, records, first.experiment, next.round) {
+            next.open[first.experiment] = false;
             return Ok(Ended::Complete);
         }
         for trial in trials {
@@ -212,14 +214,17 @@ impl Run<'_> {
         Ok(Ended::Complete)
     }
 
-    /// Records once every cell that this machine cannot run, so that no round tries it.
+    /// Records once every cell that this machine cannot run, so that no round tries it. A cell that
+    /// was tried keeps its measurements, whatever the machine has lost since then.
     fn set_aside_untestable(&mut self) -> Result<(), StoreError> {
         let plan = self.directory.plan();
         let done = Done::new(self.directory.records());
+        let tried = tried(self.directory.records());
         let mut records = Vec::new();
         for place in 0..plan.experiments.len() {
             for trial in plan.trials(place, 0) {
-                if trial.again || done.is_untestable(plan, &trial) {
+                let cell = (plan.experiments[place].id.as_str(), trial.at.to_string());
+                if trial.again || tried.contains(&cell) || done.is_untestable(plan, &trial) {
                     continue;
                 }
                 if let Err(Missing { reason, remedy }) = self.check(&trial) {
@@ -265,8 +270,17 @@ impl Run<'_> {
     }
 }
 
+/// Returns the cells that have a trial, by experiment and name.
+fn tried(records: &[TrialRecord]) -> HashSet<(&str, String)> {
+    records
+        .iter()
+        .filter(|record| !matches!(record.outcome, Outcome::NotTestable { .. }))
+        .map(|record| (record.experiment.as_str(), record.at.to_string()))
+        .collect()
+}
+
 /// Returns a cell that has measurements but can no longer run, because the driver's `check` fails
-/// now. To go on would declare the whole cell not testable, and its measurements would be lost.
+/// now. To go on would add failed trials to its measurements.
 pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<(TrialRecord, Missing)> {
     let plan = directory.plan();
     let mut seen = HashSet::new();

@@ -25,9 +25,10 @@ impl Schedule {
     /// The records alone decide, and no decision is stored. A run that was killed and
     /// resumed therefore stops each experiment after the same round as a run that was not.
     ///
-    /// An experiment that left out a round never comes back, even if later rounds of others reopen
-    /// its claims through the correction of their suite. Its rounds would no longer be interleaved
-    /// with those that its suite had meanwhile, and the rounds that it has would have a gap.
+    /// An experiment that left out a round never comes back, even if there would be time for a
+    /// later one, or later rounds of others reopen its claims through the correction of their
+    /// suite. Its rounds would no longer be interleaved with those that its suite had meanwhile,
+    /// and the rounds that it has would have a gap.
     pub fn new(plan: &Plan, records: &[TrialRecord]) -> Schedule {
         let done = Done::new(records);
         let round = records.iter().filter(|r| ran(r)).map(|r| r.round).max();
@@ -99,8 +100,9 @@ fn is_over(experiment: &Experiment, rounds: u32, result: &ExperimentResult) -> b
     rounds >= experiment.rounds.most || rounds >= experiment.rounds.least && result.decided()
 }
 
-/// Returns whether the next round of an experiment, if it takes as long as those before, ends
-/// within the budget. The first round is always run: without it there would be no figure at all.
+/// Returns whether the next round of an experiment that ran all `round` rounds before, if it takes
+/// as long as those, ends within the budget. The first round is always run: without it there would
+/// be no figure at all.
 pub(crate) fn has_time(plan: &Plan, records: &[TrialRecord], place: usize, round: u32) -> bool {
     let Some(budget) = plan.budget().filter(|_| round > 0) else {
         return true;

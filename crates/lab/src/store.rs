@@ -4,9 +4,12 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
 
 use crate::experiment::ROUNDS_MAX;
 use crate::plan::{Done, Plan, Trial};
@@ -36,6 +39,8 @@ pub enum StoreError {
         /// Its error.
         error: io::Error,
     },
+    /// There is no run in this directory, or no such directory.
+    NoRun(PathBuf),
     /// There is a run in it already.
     Exists(PathBuf),
     /// Another process is running it.
@@ -55,6 +60,11 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreError::Io { path, error } => write!(f, "{}: {error}", path.display()),
+            StoreError::NoRun(path) => write!(
+                f,
+                "{}: found no run.json, expected the directory of a run, such as tare-runs/20260101T120000Z",
+                path.display()
+            ),
             StoreError::Exists(path) => write!(
                 f,
                 "{}: there is a run in this directory already; give --resume to go on with it, or another --out",
@@ -95,11 +105,7 @@ impl RunDirectory {
             return Err(exists());
         }
         let file = path.join("samples.jsonl");
-        let samples = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&file)
-            .map_err(io_error(&file))?;
+        let samples = open(&file, OpenOptions::new().append(true).create(true))?;
         lock(&samples, path).map_err(|error| match error {
             StoreError::Busy(_) => exists(),
             other => other,
@@ -130,12 +136,8 @@ impl RunDirectory {
     pub fn open(path: &Path) -> Result<RunDirectory, StoreError> {
         let plan = read_plan(path)?;
         let file = path.join("samples.jsonl");
-        let mut samples = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(&file)
-            .map_err(io_error(&file))?;
+        let mut options = OpenOptions::new();
+        let mut samples = open(&file, options.read(true).append(true).create(true))?;
         lock(&samples, path)?;
         let (records, whole) = read_records(&mut samples, &file, &plan)?;
         samples.set_len(whole).map_err(io_error(&file))?;
@@ -154,7 +156,7 @@ impl RunDirectory {
     pub fn read(path: &Path) -> Result<(Plan, Vec<TrialRecord>), StoreError> {
         let plan = read_plan(path)?;
         let file = path.join("samples.jsonl");
-        let mut samples = File::open(&file).map_err(io_error(&file))?;
+        let mut samples = open(&file, OpenOptions::new().read(true))?;
         let (records, _) = read_records(&mut samples, &file, &plan)?;
         Ok((plan, records))
     }
@@ -214,6 +216,28 @@ impl RunDirectory {
     }
 }
 
+/// Opens a file of a run. It is opened with O_NONBLOCK: opening a FIFO that nothing is at the other
+/// end of would block for ever.
+fn open(path: &Path, options: &mut OpenOptions) -> Result<File, StoreError> {
+    let file = options
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(path)
+        .map_err(io_error(path))?;
+    if !file.metadata().map_err(io_error(path))?.is_file() {
+        let error = io::Error::other("found no regular file, expected a file of a run");
+        return Err(io_error(path)(error));
+    }
+    Ok(file)
+}
+
+/// Returns true if there is no such file, or what should be its folder is a file.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
 /// Takes the run for this process. A process that was just started elsewhere in this program
 /// holds a copy of the lock until it executes its own program, so the lock counts as taken only if
 /// it stays taken for a moment.
@@ -252,7 +276,12 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
 
 fn read_plan(path: &Path) -> Result<Plan, StoreError> {
     let file = path.join("run.json");
-    let text = read_bounded(&mut File::open(&file).map_err(io_error(&file))?, &file)?;
+    let opened = open(&file, OpenOptions::new().read(true));
+    let mut opened = opened.map_err(|error| match error {
+        StoreError::Io { error, .. } if is_absent(&error) => StoreError::NoRun(path.to_owned()),
+        other => other,
+    })?;
+    let text = read_bounded(&mut opened, &file)?;
     let damaged = |line, what| StoreError::Damaged {
         path: file.clone(),
         line,

@@ -89,6 +89,15 @@ impl Point {
     pub fn beside(&self) -> Option<&str> {
         self.0.get(BESIDE).and_then(Value::as_str)
     }
+
+    /// The cell in words, never empty: the reference's name, or its place on every axis.
+    pub fn in_words(&self) -> String {
+        match self.beside() {
+            Some(reference) => reference.to_owned(),
+            None if self.0.is_empty() => "the only cell".to_owned(),
+            None => self.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Point {

@@ -13,6 +13,7 @@ use tare_lab::experiment::Published;
 use tare_lab::report;
 use tare_lab::result::{Evidence, RunResult};
 use tare_lab::unit::Unit;
+use tare_lab::value::Point;
 
 use report_fixture as fixture;
 
@@ -410,14 +411,65 @@ fn every_format_says_how_many_trials_failed_and_why() {
         samples.contains(",8,every trial failed: the child ended with signal 9\r\n"),
         "{samples}"
     );
-    // A cell that no claim is about is not left out.
+}
+
+#[test]
+fn a_cell_without_a_name_or_claim_that_failed_in_part_is_told_with_its_reason_and_log() {
     let mut run = fixture::run();
-    run.experiments[0].claims.clear();
-    let text = report::text::claims(&run, 100, false);
-    assert!(
-        text.contains("Failed trials: 8 of 1 cell") && text.contains("every trial failed"),
-        "{text}"
-    );
+    run.experiments.truncate(1);
+    let it = &mut run.experiments[0];
+    (it.claims, it.targets) = (vec![], vec![]);
+    it.cells.truncate(1);
+    it.cells[0].at = Point::default();
+    it.cells[0].failed = 3;
+    it.failures[0].at = Point::default();
+    (it.failures[0].failed, it.failures[0].of) = (3, 6);
+    for report in [
+        report::text::claims(&run, 160, false),
+        report::html(&run),
+        report::markdown(&run).replace('\\', ""),
+    ] {
+        for part in [
+            "Failed trials: 3 of 1 cell",
+            "the only cell",
+            "3 of 6",
+            "the child ended with signal 9",
+            "stuck: no progress for 2 s",
+            "logs/rdrand-size-0012.log",
+        ] {
+            assert!(report.contains(part), "{part}: {report}");
+        }
+    }
+    let csv = report::csv(&run);
+    let why = "3 of 6 trials of the only cell failed: the child ended with signal 9";
+    assert!(csv.contains(&format!(",3,{why}\r\n")), "{csv}");
+    run.experiments[0].claims = fixture::run().experiments[0].claims[1..2].to_vec();
+    run.experiments[0].claims[0].failures = run.experiments[0].failures.clone();
+    let text = report::text::claims(&run, 160, false);
+    assert!(text.contains(why), "{text}");
+}
+
+#[test]
+fn every_report_states_the_error_rate_of_the_whole_run_once() {
+    let mut run = fixture::run();
+    let sentence = "The chance of any false verdict of one direction in this run is at most 10 % \
+                    (2 families of claims or targets).";
+    let reports = |run: &RunResult| {
+        [
+            report::text::claims(run, 160, false),
+            report::html(run),
+            report::markdown(run),
+        ]
+    };
+    for report in reports(&run) {
+        assert_eq!(report.matches(sentence).count(), 1, "{report}");
+    }
+    let json: serde_json::Value = serde_json::to_value(&run).unwrap();
+    assert_eq!(json["error_rate"], 0.1);
+    (run.families, run.error_rate) = (vec![], 0.0);
+    for report in reports(&run) {
+        assert!(!report.contains("The chance of any"), "{report}");
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! A run's life on disk: killed, cut short, resumed; failures do not stop it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use tare_lab::driver::{Driver, Drivers, Invocation, Missing, Role, Vocabulary};
@@ -231,6 +234,53 @@ fn a_damaged_file_is_named_with_its_line() {
 }
 
 #[test]
+fn a_file_of_a_run_that_is_a_fifo_is_an_error_and_does_not_block() {
+    for name in ["run.json", "samples.jsonl"] {
+        let folder = tempfile::tempdir().unwrap();
+        drop(RunDirectory::create(folder.path(), plan(1)).unwrap());
+        let file = folder.path().join(name);
+        fs::remove_file(&file).unwrap();
+        let made = Command::new("mkfifo").arg(&file).status().unwrap();
+        assert!(made.success());
+        let path = folder.path().to_owned();
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let read = RunDirectory::read(&path).map(drop);
+            sender.send(read.unwrap_err().to_string()).unwrap();
+            let opened = RunDirectory::open(&path).map(drop);
+            sender.send(opened.unwrap_err().to_string()).unwrap();
+        });
+        for _ in 0..2 {
+            let error = receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+            let expected = format!("{name}: found no regular file, expected a file of a run");
+            assert!(error.ends_with(&expected), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_without_a_run_and_a_missing_one_are_named_with_what_was_expected() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "").unwrap();
+    for name in ["", "nosuch", "file"] {
+        let path = folder.path().join(name);
+        for error in [
+            RunDirectory::read(&path).unwrap_err(),
+            RunDirectory::open(&path).unwrap_err(),
+        ] {
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "{}: found no run.json, expected the directory of a run, such as \
+                     tare-runs/20260101T120000Z",
+                    path.display()
+                )
+            );
+        }
+    }
+}
+
+#[test]
 fn a_folder_in_which_no_plan_could_be_written_can_be_used_again() {
     let folder = tempfile::tempdir().unwrap();
     // What a full disk or a SIGKILL leaves between the two files.
@@ -299,7 +349,7 @@ fn rounds_that_no_plan_has_are_refused() {
 }
 
 /// A cell gives the value of its parameter `x`, or 1 and 3 in turn where that is 0, by a count in
-/// the folder.
+/// the folder. The cell `x = 4` cannot run where the folder has a file of the name `closed`.
 struct Turns(std::path::PathBuf);
 
 impl Driver for Turns {
@@ -311,7 +361,13 @@ impl Driver for Turns {
         }
     }
 
-    fn check(&self, _: &Parameters) -> Result<(), Missing> {
+    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
+        if parameters["x"] == Value::Int(4) && self.0.join("closed").exists() {
+            return Err(Missing {
+                reason: "no fourth door".into(),
+                remedy: None,
+            });
+        }
         Ok(())
     }
 
@@ -399,18 +455,18 @@ fn order(records: &[TrialRecord]) -> Vec<(String, u32, Point, bool)> {
     records.iter().map(of).collect()
 }
 
-const UP_TO_30: Rounds = Rounds { least: 3, most: 30 };
+const UP_TO_40: Rounds = Rounds { least: 3, most: 40 };
 
 #[test]
 fn an_experiment_stops_when_its_claims_are_decided_and_the_others_go_on() {
     let folder = tempfile::tempdir().unwrap();
-    let mut directory = RunDirectory::create(folder.path(), two_experiments(UP_TO_30)).unwrap();
+    let mut directory = RunDirectory::create(folder.path(), two_experiments(UP_TO_40)).unwrap();
     assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
     let clear = rounds_of(directory.records(), "turns/clear");
     assert!((4..25).contains(&clear), "{clear}");
     // It goes on while the rounds left could decide, had they all spoken for one side.
     let open = rounds_of(directory.records(), "turns/open");
-    assert!((clear + 4..30).contains(&open), "{clear}, {open}");
+    assert!((clear + 4..40).contains(&open), "{clear}, {open}");
     // Without the last round the claim was not decided yet.
     let last = clear as u32 - 1;
     let before: Vec<TrialRecord> = directory.records().to_vec();
@@ -425,7 +481,7 @@ fn an_experiment_stops_when_its_claims_are_decided_and_the_others_go_on() {
 #[test]
 fn a_resumed_run_is_the_run_that_it_would_have_been() {
     let whole = tempfile::tempdir().unwrap();
-    let plan = two_experiments(UP_TO_30);
+    let plan = two_experiments(UP_TO_40);
     let mut directory = RunDirectory::create(whole.path(), plan.clone()).unwrap();
     assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
     let expected = order(directory.records());
@@ -444,6 +500,33 @@ fn a_resumed_run_is_the_run_that_it_would_have_been() {
         let times: Vec<f64> = directory.records().iter().map(|r| r.run_ms).collect();
         assert!(times.is_sorted(), "the time of earlier parts counts");
     }
+}
+
+#[test]
+fn a_decided_experiment_keeps_its_verdict_when_its_cells_can_run_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut directory = RunDirectory::create(folder.path(), two_experiments(UP_TO_40)).unwrap();
+    assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
+    let whole = directory.records().to_vec();
+    let verdict =
+        |records: &[TrialRecord], plan: &Plan| plan.judge(records).experiments[0].claims[0].verdict;
+    assert_eq!(verdict(&whole, directory.plan()), Verdict::Reproduced);
+    fs::write(folder.path().join("closed"), "").unwrap();
+    assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
+    assert_eq!(order(directory.records()), order(&whole));
+
+    // Without its last round the other experiment goes on, and the decided one stays as it is.
+    let folder = tempfile::tempdir().unwrap();
+    let mut directory = RunDirectory::create(folder.path(), two_experiments(UP_TO_40)).unwrap();
+    let part = whole.len() - 3;
+    assert_eq!(go_turns(&mut directory, part), Ended::Interrupted);
+    fs::write(folder.path().join("closed"), "").unwrap();
+    let drivers = Drivers::new(vec![Box::new(Turns(folder.path().to_owned()))]);
+    assert_eq!(runner::lost(&directory, &drivers), None);
+    assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
+    assert_eq!(order(directory.records()), order(&whole));
+    let clear = verdict(directory.records(), directory.plan());
+    assert_eq!(clear, Verdict::Reproduced);
 }
 
 #[test]
@@ -473,10 +556,64 @@ fn no_round_begins_that_would_not_end_within_the_budget() {
     assert_eq!(directory.records().len(), before);
 }
 
+/// A run with the first round of two experiments behind it, of which the first took 20 s, and 20 s
+/// left. In the second round the other experiment comes first.
+fn run_short_of_time(folder: &Path) -> RunDirectory {
+    let mut plan = two_experiments(Rounds::exactly(6));
+    plan.budget_s = Some(100.0);
+    while plan.order(1) != [1, 0] {
+        plan.seed += 1;
+    }
+    let mut directory = RunDirectory::create(folder, plan.clone()).unwrap();
+    for (place, times) in [(0, [5e3, 5e3, 1e4]), (1, [1.0; 3])] {
+        for (trial, elapsed_ms) in plan.trials(place, 0).into_iter().zip(times) {
+            let value = trial.at.0["x"].as_f64().unwrap().max(1.0);
+            let record = TrialRecord {
+                experiment: plan.experiments[place].id.clone(),
+                round: 0,
+                at: trial.at,
+                again: trial.again,
+                outcome: Outcome::Done {
+                    values: BTreeMap::from([("time".to_owned(), value)]),
+                    samples: BTreeMap::new(),
+                    counters: BTreeMap::from([("operations".to_owned(), 1)]),
+                },
+                elapsed_ms,
+                overhead_ms: None,
+                run_ms: 8e4,
+                last_lines: vec![],
+                notes: BTreeMap::new(),
+                log: None,
+            };
+            directory.append(record, &[]).unwrap();
+        }
+    }
+    directory
+}
+
+#[test]
+fn an_experiment_that_left_out_a_round_for_lack_of_time_never_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut directory = run_short_of_time(folder.path());
+    assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
+    let whole = order(directory.records());
+    assert_eq!(rounds_of(directory.records(), "turns/clear"), 1);
+    assert_eq!(rounds_of(directory.records(), "turns/open"), 6);
+    for part in [1, 4] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut directory = run_short_of_time(folder.path());
+        while go_turns(&mut directory, lines(folder.path()) + part) == Ended::Interrupted {
+            drop(directory);
+            directory = RunDirectory::open(folder.path()).unwrap();
+        }
+        assert_eq!(order(directory.records()), whole, "in parts of {part}");
+    }
+}
+
 #[test]
 fn a_budget_of_nothing_still_gives_every_cell_a_figure() {
     let folder = tempfile::tempdir().unwrap();
-    let mut plan = two_experiments(UP_TO_30);
+    let mut plan = two_experiments(UP_TO_40);
     plan.budget_s = Some(0.0);
     let mut directory = RunDirectory::create(folder.path(), plan).unwrap();
     assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);

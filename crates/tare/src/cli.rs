@@ -24,7 +24,7 @@ use crate::{completion, cvm, gateway, guest, import, load, loadtest, memory, rng
         tare doctor                  what this machine can test, and what is missing\n  \
         tare rng gen -n 16 | xxd     sixteen hardware random bytes\n\n\
         Exit status: 0 done, whatever the verdicts; 1 a test failed, or with --strict a claim was not\n\
-        reproduced or a target missed; 2 wrong usage, it could not run, or nothing was measured."
+        reproduced or a target missed; 2 wrong usage, it could not run, or no trial gave a value."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -104,11 +104,11 @@ pub(crate) enum Command {
     tare run my-experiment.toml --budget \"2 min\"\n  \
     tare run --resume tare-runs/20260101T120000Z\n\n\
     An experiment runs rounds until its claims and targets are decided: at least as many as its file\n\
-    says (most need 10), at most as many as its file says, and none that would not end within the\n\
-    budget. `tare show` says how many.\n\n\
+    says (most need 10), at most as many as its file says, and after the first none that would not\n\
+    end within the budget. `tare show` says how many.\n\n\
     The claims go to standard output, progress to standard error.\n\n\
     Exit status: 0 done, whatever the verdicts; 1 with --strict: a claim was not reproduced or a\n\
-    target missed; 2 wrong usage, it could not run, or nothing was measured; 130 interrupted.")]
+    target missed; 2 wrong usage, it could not run, or no trial gave a value; 130 interrupted.")]
 pub(crate) struct Run {
     /// Experiments: an id (rdrand/size), a suite (rdrand), a file, or all; the tour if none is
     /// named
@@ -123,9 +123,9 @@ pub(crate) struct Run {
     /// Exactly N rounds of every experiment, decided or not, instead of as many as it needs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub(crate) rounds: Option<u32>,
-    /// The time that the run may take, such as "90 s" or "10 min": no round begins that would not
-    /// end in it [default: 60 s for the tour, 15 % more than its forecast for `all`, otherwise
-    /// none]
+    /// The time that the run may take, such as "90 s" or "10 min": after the first round, which
+    /// always runs, no round begins that would not end in it [default: 60 s for the tour, 15 %
+    /// more than its forecast for `all`, otherwise none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) budget: Option<Duration>,
     /// The seed of every shuffle [default: drawn from the operating system]
@@ -175,8 +175,8 @@ impl Run {
     tare compare --shell 'sort file | uniq -c' 'sort -S 50% file | uniq -c' --budget \"2 min\"\n  \
     tare compare './old {input}' './new {input}' --save mine.toml\n\n\
     Each command after the first is compared with the first, in rounds that run every command once\n\
-    in a shuffled order. Rounds go on until wall time and processor time are decided, or the budget is\n\
-    used up. Without --shell a command is split into words as a shell would, and nothing is expanded.\n\n\
+    in a shuffled order. Rounds go on until wall time and processor time are decided, or the next would\n\
+    not end within the budget. Without --shell a command is split into words as a shell would, and nothing is expanded.\n\n\
     Exit status: 0 done, whatever the verdicts; 2 wrong usage or it could not run; 130 interrupted.")]
 pub(crate) struct Compare {
     /// The commands, each one argument
@@ -194,7 +194,7 @@ pub(crate) struct Compare {
     /// The time after which a trial is killed and counts against every verdict
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60 s")]
     pub(crate) limit: Duration,
-    /// The time that the comparison may take
+    /// The time that the comparison may take; the first round always runs
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30 s")]
     pub(crate) budget: Duration,
     /// Exactly N rounds, decided or not, instead of rounds until it is decided or the budget is
@@ -354,4 +354,66 @@ pub(crate) struct Trial {
     /// The role to play in a trial of several
     #[arg(long, value_name = "NAME")]
     pub(crate) role: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory as _};
+
+    use super::Cli;
+
+    fn every(command: Command, all: &mut Vec<Command>) {
+        for inner in command.get_subcommands() {
+            every(inner.clone(), all);
+        }
+        all.push(command);
+    }
+
+    #[test]
+    fn help_shows_several_default_values_in_the_form_that_is_accepted() {
+        let mut all = Vec::new();
+        every(Cli::command(), &mut all);
+        let mut found = 0;
+        for command in &all {
+            for argument in command.get_arguments() {
+                let values = argument.get_default_values();
+                let values: Vec<&str> = values.iter().filter_map(|value| value.to_str()).collect();
+                if values.len() < 2 {
+                    continue;
+                }
+                found += 1;
+                let shown = format!("[default: {}]", values.join(","));
+                let help = argument.get_help().map(ToString::to_string);
+                let help = help.unwrap_or_default();
+                let place = format!("{} {}: {help}", command.get_name(), argument.get_id());
+                assert!(help.contains(&shown), "{place}");
+                assert!(argument.is_hide_default_value_set(), "{place}");
+                assert_eq!(argument.get_value_delimiter(), Some(','), "{place}");
+            }
+        }
+        assert!(found >= 4, "{found}");
+    }
+
+    #[test]
+    fn help_of_what_measures_ends_with_its_exit_status() {
+        for path in [
+            &["run"][..],
+            &["compare"],
+            &["load", "http"],
+            &["load", "memcached"],
+            &["load", "resp"],
+            &["load", "tls"],
+            &["gateway", "bench"],
+            &["memory", "bench"],
+        ] {
+            let mut command = Cli::command();
+            for name in path {
+                command = command.find_subcommand(name).unwrap().clone();
+            }
+            let help = command.get_after_help().map(ToString::to_string);
+            let help = help.unwrap_or_default();
+            let last = help.rsplit("\n\n").next().unwrap_or_default();
+            assert!(last.starts_with("Exit status: 0 "), "{path:?}: {help}");
+        }
+    }
 }

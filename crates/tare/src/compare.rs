@@ -16,7 +16,7 @@ use tare_lab::result::{ClaimResult, RunResult, Verdict};
 use tare_lab::store;
 use tare_lab::unit::significant;
 
-use crate::{catalog, cli, report, run, systems, terminal};
+use crate::{catalog, cli, forecast, report, run, systems, terminal};
 
 /// The metrics that are compared, in the order in which they are shown.
 const METRICS: [(&str, &str); 2] = [("time", "wall time"), ("cpu_time", "processor time")];
@@ -33,7 +33,7 @@ struct Comparison<'r> {
     to: &'r str,
     metric: &'static str,
     difference: Difference,
-    /// The claim "it takes no longer", judged: the ratio, its interval, p and rounds.
+    /// The target "it takes no longer", judged: the ratio, its interval, p and rounds.
     judged: &'r ClaimResult,
 }
 
@@ -72,15 +72,30 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
     }
     if let Some(path) = &arguments.save {
         store::write_whole(path, text.as_bytes())?;
-        let path = path.display();
-        terminal::say(&format!("tare: saved; to repeat: tare run {path}"));
+        let path = terminal::word(path);
+        // The file alone would go on to its last round.
+        let until = match arguments.rounds {
+            Some(rounds) => format!("--rounds {rounds}"),
+            None => format!(
+                "--budget \"{}\"",
+                forecast::budget_in_words(arguments.budget)
+            ),
+        };
+        terminal::say(&format!("tare: saved; to repeat: tare run {path} {until}"));
     }
     // The run's files go when this does.
     let temporary;
     let out: PathBuf = match &arguments.out {
         Some(out) => out.clone(),
         None => {
-            temporary = tempfile::tempdir().context("a directory for the run's files")?;
+            temporary = tempfile::tempdir().with_context(|| {
+                let parent = std::env::temp_dir();
+                format!(
+                    "no directory for the run's files can be made in {}; --out DIR keeps them in \
+                     another",
+                    parent.display()
+                )
+            })?;
             temporary.path().join("compare")
         }
     };
@@ -89,7 +104,7 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
     let mut directory = run::create(experiments, name, budget, arguments.seed, Some(&out))?;
     let Some(result) = run::execute(&mut directory, &drivers)? else {
         if arguments.out.is_some() {
-            let out = out.display();
+            let out = terminal::word(&out);
             terminal::say(&format!("tare: stopped. To go on: tare run --resume {out}"));
         }
         return Ok(ExitCode::from(run::INTERRUPTED));
@@ -99,7 +114,17 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
         let (comparisons, run) = (comparisons.as_slice(), &result);
         terminal::print(&serde_json::to_string(&Printed { comparisons, run })?)?;
     } else {
-        terminal::print(&shown(commands, &result, &comparisons))?;
+        let mut text = shown(commands, &result, &comparisons);
+        // An open comparison had rounds left: time was short.
+        let open = comparisons.iter().any(|comparison| comparison.judged.open);
+        if let Some(budget) = budget.filter(|_| open) {
+            let budget = forecast::budget_in_words(budget);
+            let _ = writeln!(
+                text,
+                "\nThe budget of {budget} was used up; --budget TIME gives more."
+            );
+        }
+        terminal::print(&text)?;
     }
     if arguments.out.is_some() {
         let page = report::write_html(&out, &result)?;
@@ -207,12 +232,12 @@ fn file(arguments: &cli::Compare) -> anyhow::Result<String> {
         for (metric, words) in METRICS {
             let _ = write!(
                 text,
-                "\n[[experiment.claim]]\n\
+                "\n[[experiment.target]]\n\
                  id     = \"{}\"\n\
                  text   = \"Command {} needs no more {words} than command 1\"\n\
                  metric = \"{metric}\"\n\
                  ratio  = {{ of = {}, to = {}, at_most = 1 }}\n",
-                claim_id(place, metric),
+                target_id(place, metric),
                 place + 1,
                 cell(place),
                 cell(0),
@@ -222,7 +247,7 @@ fn file(arguments: &cli::Compare) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn claim_id(place: usize, metric: &str) -> String {
+fn target_id(place: usize, metric: &str) -> String {
     format!("{}-{metric}", place + 1)
 }
 
@@ -233,10 +258,11 @@ fn quoted(text: &str) -> String {
 
 /// The comparison of every command after the first with the first.
 fn comparisons<'r>(commands: &'r [String], result: &'r RunResult) -> Vec<Comparison<'r>> {
-    let claims: Vec<&ClaimResult> = result.experiments.iter().flat_map(|e| &e.claims).collect();
+    // No publication states them.
+    let all: Vec<&ClaimResult> = result.experiments.iter().flat_map(|e| &e.targets).collect();
     let found = |place: usize, metric: &str| {
-        let id = format!("compare/commands/{}", claim_id(place, metric));
-        claims.iter().copied().find(|claim| claim.id == id)
+        let id = format!("compare/commands/{}", target_id(place, metric));
+        all.iter().copied().find(|target| target.id == id)
     };
     (1..commands.len())
         .flat_map(|place| METRICS.map(|(metric, _)| (place, metric)))
@@ -296,7 +322,7 @@ fn shown(commands: &[String], result: &RunResult, comparisons: &[Comparison<'_>]
                 "   {} of {} trials of {} failed: {}",
                 failures.failed,
                 failures.of,
-                clean(&failures.at.to_string()),
+                clean(&failures.at.in_words()),
                 clean(&failures.reason)
             );
             for line in &failures.last_lines {

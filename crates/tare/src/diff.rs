@@ -71,12 +71,27 @@ fn text(changes: &RunDiff, all: bool) -> String {
         .filter(|cell| all || cell.apart == Some(true) || cell.other_work.is_some())
         .collect();
     cells.sort_by(|a, b| size(b).total_cmp(&size(a)));
-    let apart = changes.cells.iter().filter(|c| c.apart == Some(true));
+    let of_kind = |exact: bool| {
+        let cells = || changes.cells.iter().filter(move |cell| cell.exact == exact);
+        let apart = cells().filter(|cell| cell.apart == Some(true));
+        (apart.count(), cells().count())
+    };
+    let mut counts = Vec::new();
+    if let (apart, of @ 1..) = of_kind(false) {
+        counts.push(format!(
+            "{apart} of {of} with 95 % intervals that do not overlap"
+        ));
+    }
+    if let (apart, of @ 1..) = of_kind(true) {
+        counts.push(format!("{apart} of {of} of deterministic trials changed"));
+    }
+    if counts.is_empty() {
+        counts.push("none in common".to_owned());
+    }
     let _ = writeln!(
         out,
-        "\nMedians: {} of {} with 95 % intervals that do not overlap{}",
-        apart.count(),
-        changes.cells.len(),
+        "\nMedians: {}{}",
+        counts.join(", "),
         if all { "" } else { " (--all shows every cell)" }
     );
     for cell in cells {
@@ -131,7 +146,7 @@ fn of_cell(cell: &CellChange) -> String {
         return format!(
             "{} {} {}: not the same work: {} and {} per operation",
             clean(&cell.experiment),
-            clean(&cell.at.to_string()),
+            clean(&cell.at.in_words()),
             clean(&cell.metric),
             significant(before),
             significant(after),
@@ -140,13 +155,14 @@ fn of_cell(cell: &CellChange) -> String {
     let direction = match (cell.apart, cell.improved()) {
         (Some(true), Some(true)) => "better",
         (Some(true), Some(false)) => "worse",
+        (Some(false), _) if cell.exact => "the same",
         (Some(false), _) => "intervals overlap",
         _ => "no interval",
     };
     format!(
         "{} {} {}: {} → {}, × {ratio}, {direction}",
         clean(&cell.experiment),
-        clean(&cell.at.to_string()),
+        clean(&cell.at.in_words()),
         clean(&cell.metric),
         cell.unit.show(cell.before),
         cell.unit.show(cell.after),
@@ -156,4 +172,52 @@ fn of_cell(cell: &CellChange) -> String {
 /// The size of a cell's change, for sorting; cells without a ratio come last.
 fn size(cell: &CellChange) -> f64 {
     cell.ratio.map_or(0.0, |ratio| ratio.ln().abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_lab::unit::{Better, Unit};
+    use tare_lab::value::Point;
+
+    #[test]
+    fn a_change_of_deterministic_trials_is_listed_without_an_interval() {
+        let cell = |metric: &str, after: f64| CellChange {
+            experiment: "vita/limit".into(),
+            at: Point::default(),
+            metric: metric.into(),
+            unit: Unit::Nanoseconds,
+            better: Better::Lower,
+            before: 10.0,
+            after,
+            ratio: Some(after / 10.0),
+            other_work: None,
+            apart: Some(after != 10.0),
+            exact: true,
+        };
+        let changes = RunDiff {
+            before: "one".into(),
+            after: "two".into(),
+            conditions: vec![],
+            verdicts: vec![],
+            cells: vec![cell("changed", 12.0), cell("equal", 10.0)],
+            only_before: vec![],
+            only_after: vec![],
+        };
+        let shown = text(&changes, false);
+        assert!(
+            shown.contains("Medians: 1 of 2 of deterministic trials changed (--all"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("vita/limit the only cell changed: 10 ns → 12 ns, × 1.2, worse"),
+            "{shown}"
+        );
+        assert!(!shown.contains("equal: "), "{shown}");
+        let shown = text(&changes, true);
+        assert!(
+            shown.contains("equal: 10 ns → 10 ns, × 1, the same"),
+            "{shown}"
+        );
+    }
 }

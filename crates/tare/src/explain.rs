@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use tare_lab::experiment::{Claim, ClaimKind, Experiment};
+use tare_lab::experiment::{Claim, ClaimKind, Experiment, Standing};
 use tare_lab::file::Size;
 use tare_lab::judge;
 use tare_lab::value::Selector;
@@ -23,7 +23,8 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
                     "source": experiment.source,
                     "driver": experiment.driver,
                     "cells": experiment.points().len(),
-                    "claims": experiment.claims.len(),
+                    "claims": stated(experiment, Standing::Claim),
+                    "targets": stated(experiment, Standing::Target),
                 })
             })
             .collect();
@@ -31,14 +32,15 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let widest = experiments.iter().map(|e| e.id.len()).max().unwrap_or(0);
+    let counts: Vec<String> = experiments.iter().map(counts).collect();
+    let wide = counts.iter().map(String::len).max().unwrap_or(0);
     let mut text = String::new();
-    for experiment in &experiments {
+    for (experiment, counts) in experiments.iter().zip(&counts) {
         let _ = writeln!(
             text,
-            "{:widest$}  {:>3} cells  {:>2} claims  {}",
+            "{:widest$}  {:>3} cells  {counts:wide$}  {}",
             experiment.id,
             experiment.points().len(),
-            experiment.claims.len(),
             experiment.title
         );
     }
@@ -48,6 +50,23 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
     );
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the number of an experiment's statements of that standing.
+fn stated(experiment: &Experiment, standing: Standing) -> usize {
+    let claims = experiment.claims.iter();
+    claims.filter(|claim| claim.standing == standing).count()
+}
+
+/// The numbers of an experiment's claims and targets: `2 claims, 1 target`.
+fn counts(experiment: &Experiment) -> String {
+    let all = [("claim", Standing::Claim), ("target", Standing::Target)];
+    let all = all.map(|(name, standing)| match stated(experiment, standing) {
+        0 => None,
+        1 => Some(format!("1 {name}")),
+        n => Some(format!("{n} {name}s")),
+    });
+    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// Shows what experiments measure and claim.
@@ -147,7 +166,11 @@ fn describe(experiment: &Experiment, text: &mut String) {
         let _ = writeln!(text, "  printed  {} at {}", value, published.at);
     }
     for claim in &experiment.claims {
-        let _ = writeln!(text, "  claim    {}: {}", claim.id, claim.text);
+        let standing = match claim.standing {
+            Standing::Claim => "claim",
+            Standing::Target => "target",
+        };
+        let _ = writeln!(text, "  {standing:<7}  {}: {}", claim.id, claim.text);
         let _ = writeln!(text, "           {}", criterion(experiment, claim));
     }
 }

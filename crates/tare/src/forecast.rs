@@ -44,13 +44,8 @@ fn of_one(experiment: &Experiment, drivers: &Drivers, contention: f64) -> Option
         }
     }
     let rounds = experiment.rounds;
-    let usual = match rounds.least {
-        // Counts are decided by their first round.
-        _ if rounds.most <= 2 => 1,
-        // The few claims of a tour are decided sooner than those of whole suites.
-        ..10 => USUAL_ROUNDS / 2,
-        _ => USUAL_ROUNDS,
-    };
+    // Counts are decided by their first round.
+    let usual = if rounds.most <= 2 { 1 } else { USUAL_ROUNDS };
     Some(round * usual.clamp(rounds.least, rounds.most))
 }
 
@@ -77,6 +72,17 @@ pub(crate) fn budget(forecast: Duration) -> Duration {
     forecast.mul_f64(1.15)
 }
 
+/// A budget as it was given: `1 s`, `90 s`, `2 min`; rounded if it was computed.
+pub(crate) fn budget_in_words(budget: Duration) -> String {
+    let seconds = budget.as_secs();
+    match budget.subsec_nanos() {
+        0 if seconds >= 120 && seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
+        0 => format!("{seconds} s"),
+        nanos if nanos.is_multiple_of(1_000_000) => format!("{} s", budget.as_secs_f64()),
+        _ => in_words(budget),
+    }
+}
+
 /// A time rounded for people: `40 s`, `2 min 10 s`, `3 h`.
 pub(crate) fn in_words(time: Duration) -> String {
     let seconds = time.as_secs_f64();
@@ -99,6 +105,21 @@ pub(crate) fn in_words(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_is_printed_as_it_was_given() {
+        for (given, words) in [
+            (Duration::from_millis(250), "0.25 s"),
+            (Duration::from_secs(1), "1 s"),
+            (Duration::from_secs(58), "58 s"),
+            (Duration::from_secs(60), "60 s"),
+            (Duration::from_secs(90), "90 s"),
+            (Duration::from_secs(600), "10 min"),
+        ] {
+            assert_eq!(budget_in_words(given), words);
+        }
+        assert_eq!(budget_in_words(budget(Duration::from_nanos(999))), "5 s");
+    }
 
     #[test]
     fn a_time_in_words_is_off_by_a_twentieth_at_most() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use console::{measure_text_width, pad_str, truncate_str, Alignment};
 use tare_lab::plan::{Plan, Trial};
-use tare_lab::report::text::clean;
+use tare_lab::report::text::{clean, code};
 use tare_lab::result::{ClaimResult, ExperimentResult, Verdict};
 use tare_lab::runner::Observer;
 use tare_lab::sample::{Outcome, TrialRecord};
@@ -72,7 +72,7 @@ impl Watch {
         );
         match (expected, plan.budget()) {
             (Some(time), Some(budget)) if time >= budget => {
-                let _ = write!(head, ", at most {}", forecast::in_words(budget));
+                let _ = write!(head, ", at most {}", forecast::budget_in_words(budget));
             }
             (Some(time), _) => {
                 let _ = write!(head, ", about {}", forecast::in_words(time));
@@ -351,13 +351,10 @@ fn words(row: &Row) -> String {
     format!("{} {words}", symbol(row)).trim_end().to_owned()
 }
 
+/// The colours of the report that follows; none for what has no verdict yet.
 fn colour_of(row: &Row) -> Option<&'static str> {
-    match row.verdict {
-        Verdict::Reproduced | Verdict::Held => Some("32"),
-        Verdict::NotReproduced | Verdict::Missed => Some("31"),
-        Verdict::NotTestable => Some("2"),
-        Verdict::Inconclusive => None,
-    }
+    let open = row.verdict == Verdict::Inconclusive && row.open;
+    (!open).then(|| code(row.verdict))
 }
 
 /// `0:07`, `12:34`.
@@ -404,6 +401,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn claims_and_targets_have_the_colours_of_the_report_in_the_live_table() {
+        let coloured = |verdict, open| {
+            let mut row = rows(1).remove(0);
+            (row.verdict, row.open) = (verdict, open);
+            table(&[row], 120, 5, true).remove(0)
+        };
+        let verdicts = [
+            Verdict::Reproduced,
+            Verdict::NotReproduced,
+            Verdict::Held,
+            Verdict::Missed,
+            Verdict::NotTestable,
+            Verdict::Inconclusive,
+        ];
+        let mut seen = HashSet::new();
+        for verdict in verdicts {
+            let line = coloured(verdict, false);
+            let start = format!("\x1b[{}m", code(verdict));
+            assert!(line.contains(&start), "{line:?}");
+            assert!(seen.insert(start), "{verdict} has the colour of another");
+        }
+        assert!(!coloured(Verdict::Inconclusive, true).contains('\x1b'));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! `tare report` and `tare export`: the result of a run in every format.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tare_lab::plan::Plan;
 use tare_lab::report;
-use tare_lab::result::RunResult;
+use tare_lab::result::{Family, RunResult};
 use tare_lab::sample::TrialRecord;
 use tare_lab::schedule::Schedule;
 use tare_lab::store::{self, RunDirectory};
@@ -55,6 +56,7 @@ pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
         complete: Schedule::new(plan, records).is_complete(),
         machine: plan.machine.clone(),
         warnings: plan.warnings.clone(),
+        error_rate: Family::error_rate(&judged.families),
         families: judged.families,
         experiments: judged.experiments,
     }
@@ -100,13 +102,23 @@ fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
     Ok(terminal::print(&text)?)
 }
 
-/// The exit status: 2 if nothing could be measured at all, 1 if `strict` and a claim was not
-/// reproduced or a target missed, else 0, because verdicts are results.
+/// The exit status: 2 if trials ran and none gave a figure, or the run ended before any, 1 if
+/// `strict` and a claim was not reproduced or a target missed, else 0, because verdicts are
+/// results: also that nothing is testable here.
 pub(crate) fn exit_code(result: &RunResult, strict: bool) -> ExitCode {
-    let mut cells = result.experiments.iter().flat_map(|e| &e.cells);
-    if !cells.any(|cell| cell.n > 0) {
-        terminal::say("tare: nothing was measured: no trial gave a figure");
-        return ExitCode::from(2);
+    let cells = || result.experiments.iter().flat_map(|e| &e.cells);
+    if !cells().any(|cell| cell.n > 0) {
+        // What this machine lacks is no trial and makes no round.
+        let ran = result.experiments.iter().any(|e| e.rounds > 0);
+        if ran || !result.complete {
+            terminal::say("tare: nothing was measured: no trial gave a figure");
+            return ExitCode::from(2);
+        }
+        terminal::say("tare: nothing was measured: nothing is testable here");
+        let lacking: BTreeSet<&String> = cells().filter_map(|cell| cell.reason.as_ref()).collect();
+        for reason in &lacking {
+            terminal::say_wrapped(&format!("  {reason}"));
+        }
     }
     let all = result.experiments.iter();
     let mut all = all.flat_map(|e| e.claims.iter().chain(&e.targets));

@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
         terminal::say(&format!(
             "tare: stopped; {} trials are in. To go on: tare run --resume {}",
             directory.records().len(),
-            path.display()
+            terminal::word(&path)
         ));
         return Ok(ExitCode::from(INTERRUPTED));
     };

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use tare_lab::report::text::clean;
 use tare_port::stdio;
@@ -36,6 +37,13 @@ pub(crate) fn say(text: &str) {
     let mut lines = plain(text);
     lines.push('\n');
     let _ = io::stderr().write_all(lines.as_bytes());
+}
+
+/// The path as a word of a shell's command line.
+pub(crate) fn word(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    // Only a NUL byte, which no path has, cannot be quoted.
+    shlex::try_quote(&path).map_or_else(|_| path.to_string(), Into::into)
 }
 
 /// As [`say`], with lines broken between words where standard error is a terminal.

@@ -1,16 +1,19 @@
 //! `[[experiment.claim]]`: the six kinds of claim.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::metric::{amount, named};
 use super::node::{one_of, quoted, Fields, Node, Scalar};
 use super::selector::{Cells, Chosen};
+use super::Size;
 use crate::experiment::{Bound, Claim, ClaimKind, Metric, Standing, Statistic};
 use crate::unit::Dimension;
 use crate::value::{Point, Selector, BESIDE};
 
 const KINDS: [&str; 6] = ["ratio", "flat", "scales", "order", "value", "zero"];
 const MAX_RANKED: usize = 32;
+/// The most comparisons of a `flat` claim: those of a line of 100 values are 9,900.
+const MAX_COMPARISONS: usize = 10_000;
 
 /// Reads one claim or target about `metrics`, which is not empty.
 pub(super) fn read(
@@ -202,8 +205,12 @@ impl Reader<'_> {
         let over = fields.need("over", "the axis");
         let within = fields.get("within");
         let at_most = fields.need("at_most", ABOVE_ONE);
-        let over = over.and_then(|node| self.over(&node, within.as_ref(), None, false));
+        let axis = over.as_ref();
+        let over = axis.and_then(|node| self.over(node, within.as_ref(), None, false));
         let within = self.within(within);
+        if let (Some(node), Some(over), Some(within)) = (axis, &over, &within) {
+            self.limit_comparisons(node, over, within);
+        }
         let at_most = at_most.and_then(|node| {
             let limit = node.number(ABOVE_ONE)?;
             if limit <= 1.0 {
@@ -216,6 +223,32 @@ impl Reader<'_> {
             within: within?,
             at_most: at_most?,
         })
+    }
+
+    /// Reports an axis on which so many cells are compared with each other that it would take too
+    /// much time and memory.
+    fn limit_comparisons(&self, node: &Node<'_>, over: &str, within: &Selector) {
+        for size in Size::ALL {
+            let mut lines: HashMap<String, usize> = HashMap::new();
+            for point in self.cells.within(size, within) {
+                let mut at = point.clone();
+                if at.0.remove(over).is_some() {
+                    *lines.entry(at.to_string()).or_default() += 1;
+                }
+            }
+            let comparisons = lines.values().map(|n| n * (n - 1)).sum::<usize>();
+            let longest = lines.values().max().unwrap_or(&0);
+            if comparisons > MAX_COMPARISONS {
+                node.reject(
+                    format!("{comparisons} comparisons on lines of {longest} values"),
+                    format!(
+                        "at most {MAX_COMPARISONS}: n (n - 1) on each line of n values along {}",
+                        node.quote()
+                    ),
+                );
+                return;
+            }
+        }
     }
 
     fn scales(&self, fields: &mut Fields<'_>) -> Option<ClaimKind> {

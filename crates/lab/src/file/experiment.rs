@@ -2,7 +2,7 @@
 
 use super::node::{quoted, Fields, Node};
 use super::selector::{exclusions, Cells};
-use super::words::Words;
+use super::words::{written, Words};
 use super::{claim, matrix, metric, Context, Size};
 use crate::driver::{Driver, Drivers, Vocabulary};
 use crate::experiment::{Claim, Experiment, Metric, Rounds, Standing};
@@ -58,6 +58,7 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
             node.reject("every cell excluded", "at least one cell left at each size");
         }
     }
+    distinguish(&cells, &fields);
     if let Some(driver) = driver {
         examine(driver, &cells, &fields);
     }
@@ -108,8 +109,8 @@ fn rounds(driver: Option<&Vocabulary>, claims: &[Claim], size: Size) -> Rounds {
     } else if claims.is_empty() {
         (10, 10)
     } else if claims.iter().all(|claim| claim.kind.is_count()) {
-        // The second round is for a trial that failed.
-        (1, 2)
+        // What a trial that failed would have counted stays unknown in a second round.
+        (1, 1)
     } else {
         match size {
             Size::Quick => (10, 60),
@@ -128,6 +129,29 @@ fn named<'d>(node: &Node<'_>, drivers: &'d Drivers) -> Option<&'d dyn Driver> {
         node.unknown(text, &known);
     }
     driver
+}
+
+/// Reports two cells of a size that have one name, as `a = "x b=y"` and `b = "z"` have with
+/// `a = "x"` and `b = "y b=z"`.
+fn distinguish(cells: &Cells<'_>, experiment: &Fields<'_>) {
+    for size in Size::ALL {
+        let Some([one, other]) = cells.namesakes(size) else {
+            continue;
+        };
+        let own = experiment.field(size.name());
+        let own = own.and_then(|node| node.field("matrix"));
+        if let Some(node) = own.or_else(|| experiment.field("matrix")) {
+            let [one, other] = [one, other].map(|point| {
+                let values = point.0.iter();
+                let values = values.map(|(name, value)| format!("{name} = {}", written(value)));
+                values.collect::<Vec<_>>().join(", ")
+            });
+            node.reject(
+                format!("two cells of the same name, {{ {one} }} and {{ {other} }}"),
+                "cells that differ in \"axis=value axis=value …\"",
+            );
+        }
+    }
 }
 
 /// Reports the first cell of each size whose parameters the driver cannot take.

@@ -1,5 +1,7 @@
 //! `fixed`, `matrix` and what `[experiment.quick]` and `[experiment.full]` change of them.
 
+use std::collections::{HashMap, HashSet};
+
 use super::node::{Fields, Node, Scalar};
 use super::words::{Resolved, Words};
 use super::{Size, MAX_CELLS};
@@ -33,6 +35,8 @@ pub(super) struct Matrix {
     pub(super) names: Vec<String>,
     /// One for each of [`Size::ALL`].
     pub(super) shapes: [Shape; 2],
+    /// The values of each axis at either size, without repeats.
+    values: HashMap<String, Vec<Value>>,
     /// True if all of it could be read; otherwise what depends on it is not judged.
     pub(super) sound: bool,
 }
@@ -49,19 +53,8 @@ impl Matrix {
     }
 
     /// The values of an axis at either size, without repeats.
-    pub(super) fn values(&self, name: &str) -> Vec<&Value> {
-        let lines = self.lines(name);
-        let mut values: Vec<&Value> = Vec::new();
-        for line in &lines {
-            if values.is_empty() {
-                values.extend(&line.axis.values);
-            } else if line.axis.values != lines[0].axis.values {
-                let new = line.axis.values.iter().filter(|v| !values.contains(v));
-                let new: Vec<&Value> = new.collect();
-                values.extend(new);
-            }
-        }
-        values
+    pub(super) fn values(&self, name: &str) -> &[Value] {
+        self.values.get(name).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn depends_on_cpus(&self, name: &str) -> bool {
@@ -105,9 +98,24 @@ pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> Matrix {
     need_parameters(experiment, words, &names);
     Matrix {
         names,
+        values: values(&shapes),
         shapes,
         sound: experiment.report().count() == errors_before,
     }
+}
+
+/// The values of each axis at any of these sizes, without repeats.
+fn values(shapes: &[Shape]) -> HashMap<String, Vec<Value>> {
+    let mut values: HashMap<String, Vec<Value>> = HashMap::new();
+    let mut seen = HashSet::new();
+    for axis in shapes.iter().flat_map(|shape| &shape.lines) {
+        let axis = &axis.axis;
+        let new = axis.values.iter();
+        let new = new.filter(|value| seen.insert((axis.name.as_str(), format!("{value:?}"))));
+        let known = values.entry(axis.name.clone()).or_default();
+        known.extend(new.cloned());
+    }
+    values
 }
 
 /// Reads `rounds = { least = 10, most = 60 }`.
@@ -191,7 +199,15 @@ fn change_axes(
     let Some(fields) = Fields::open(node, AXES) else {
         return names;
     };
-    for (name, node) in fields.entries() {
+    let entries = fields.entries();
+    let all = || entries.iter().map(|(name, _)| (*name).to_owned()).collect();
+    if entries.len() > MAX_AXES {
+        let found = format!("{} axes", entries.len());
+        node.reject(found, format!("at most {MAX_AXES} axes"));
+        return all();
+    }
+    let mut values = 0;
+    for (name, axis) in &entries {
         let known: Vec<&str> = match only {
             Some(axes) => axes.iter().map(String::as_str).collect(),
             None => {
@@ -201,23 +217,34 @@ fn change_axes(
             }
         };
         let may_be = match only {
-            Some(_) => known.contains(&name),
-            None => words.knows_parameter(name) && !RESERVED.contains(&name),
+            Some(_) => known.contains(name),
+            None => words.knows_parameter(name) && !RESERVED.contains(name),
         };
         if !may_be {
             // Selectors that name the axis that was meant are right.
             names.extend(fields.unknown_key(name, &known).map(str::to_owned));
             continue;
         }
-        names.push(name.to_owned());
+        names.push((*name).to_owned());
         // An axis that one size changes stays logarithmic, unless it says otherwise there.
-        let old = shape.lines.iter_mut().find(|l| l.axis.name == name);
+        let old = shape.lines.iter_mut().find(|l| l.axis.name == *name);
         let log = old.as_ref().is_some_and(|old| old.axis.log);
-        if let Some(line) = line(name, &node, words, log) {
+        if let Some(line) = line(name, axis, words, log) {
+            values += line.axis.values.len();
             match old {
                 Some(old) => *old = line,
                 None => shape.lines.push(line),
             }
+        }
+        // So many values have more cells than may be, and to read the other axes takes memory.
+        // Without any lines, the cells are not found to be too many again.
+        if values > MAX_CELLS + MAX_AXES {
+            node.reject(
+                format!("more than {MAX_CELLS} values on its axes"),
+                format!("at most {MAX_CELLS} cells on at most {MAX_AXES} axes"),
+            );
+            shape.lines.clear();
+            return all();
         }
     }
     names
@@ -241,15 +268,8 @@ fn line(name: &str, node: &Node<'_>, words: &Words<'_>, log_before: bool) -> Opt
         (resolved?, log)
     };
     let from_cpus = resolved.iter().any(|r| r.from_cpus);
-    let mut values: Vec<Value> = Vec::new();
-    for Resolved { value, .. } in resolved {
-        // 1, 1.0 and "1" reach a trial as the same word, and are one cell.
-        let written = value.to_string();
-        let again = |other: &Value| words.same(name, other, &value) || other.to_string() == written;
-        if !values.iter().any(again) {
-            values.push(value);
-        }
-    }
+    let values = resolved.into_iter().map(|resolved| resolved.value);
+    let mut values = words.without_repeats(name, values.collect());
     // What the list's order was on the author's machine is not what it is on this one.
     if from_cpus && values.iter().all(|value| value.as_f64().is_some()) {
         values.sort_by(|a, b| {
@@ -370,7 +390,7 @@ fn limit_cells(experiment: &Fields<'_>, size: Size, shape: &Shape) {
         .lines
         .iter()
         .fold(1usize, |n, line| n.saturating_mul(line.axis.values.len()));
-    if cells > MAX_CELLS || shape.lines.len() > MAX_AXES {
+    if cells > MAX_CELLS {
         let own = experiment.field(size.name());
         let own = own.and_then(|node| node.field("matrix"));
         if let Some(node) = own.or_else(|| experiment.field("matrix")) {

@@ -312,9 +312,9 @@ impl Cells<'_> {
     fn published_value(&self, name: &str, node: &Node<'_>) -> Option<Value> {
         let resolved = self.words.value(name, node)?;
         let values = self.matrix.values(name);
-        let same = |value: &&&Value| self.words.same(name, value, &resolved.value);
+        let same = |value: &&Value| self.words.same(name, value, &resolved.value);
         if let Some(value) = values.iter().find(same) {
-            return Some((*value).clone());
+            return Some(value.clone());
         }
         let words: Vec<&str> = match self.words.is_quantity(name) {
             true => Vec::new(),
@@ -335,9 +335,9 @@ impl Cells<'_> {
             if at.contains_key(name) {
                 continue;
             }
-            match self.matrix.values(name).as_slice() {
+            match self.matrix.values(name) {
                 [only] => {
-                    at.insert(name.clone(), (*only).clone());
+                    at.insert(name.clone(), only.clone());
                 }
                 _ if self.matrix.sound => {
                     fields.lacks(name, "the value on that axis to which this belongs");

@@ -1,5 +1,7 @@
 //! Selectors against the cells of both sizes.
 
+use std::collections::HashMap;
+
 use super::matrix::Matrix;
 use super::node::{alternatives, Fields, Node};
 use super::words::{written, Words};
@@ -63,10 +65,13 @@ impl<'a> Cells<'a> {
 
     /// The cells that a selector chooses, at each size.
     pub(super) fn chosen(&self, chosen: &Chosen) -> [Vec<&Point>; 2] {
-        Size::ALL.map(|size| {
-            let points = self.points[size as usize].iter();
-            points.filter(|p| chosen.selector.matches(p)).collect()
-        })
+        Size::ALL.map(|size| self.within(size, &chosen.selector))
+    }
+
+    /// The cells that a selector chooses at a size.
+    pub(super) fn within(&self, size: Size, selector: &Selector) -> Vec<&Point> {
+        let points = self.points[size as usize].iter();
+        points.filter(|point| selector.matches(point)).collect()
     }
 
     /// All parameters of each cell at a size, its references not among them, as the driver gets
@@ -89,6 +94,16 @@ impl<'a> Cells<'a> {
     /// Returns the number of cells of a size, its references not counted.
     pub(super) fn count(&self, size: Size) -> usize {
         self.points[size as usize].len() - self.references.len()
+    }
+
+    /// Returns two cells of a size that have one name. Records and reports know a cell by its name.
+    pub(super) fn namesakes(&self, size: Size) -> Option<[&Point; 2]> {
+        let mut named: HashMap<String, &Point> = HashMap::new();
+        let mut points = self.points[size as usize].iter();
+        points.find_map(|point| {
+            let before = named.insert(point.to_string(), point)?;
+            Some([before, point])
+        })
     }
 
     /// Reads a selector that chooses at least one cell.
@@ -180,9 +195,9 @@ impl<'a> Cells<'a> {
     fn on_axis(&self, name: &str, node: &Node<'_>) -> Option<(Value, bool)> {
         let resolved = self.words.value(name, node)?;
         let values = self.matrix.values(name);
-        let same = |value: &&&Value| self.words.same(name, value, &resolved.value);
+        let same = |value: &&Value| self.words.same(name, value, &resolved.value);
         if let Some(value) = values.iter().find(same) {
-            return Some(((*value).clone(), resolved.from_cpus));
+            return Some((value.clone(), resolved.from_cpus));
         }
         // Another machine's axis may have it, and nothing is known of an axis that is wrong.
         if self.matrix.depends_on_cpus(name) || !self.matrix.sound {
@@ -192,7 +207,7 @@ impl<'a> Cells<'a> {
         if texts.len() == values.len() {
             node.unknown(&resolved.value.to_string(), &texts);
         } else {
-            let mut listed: Vec<String> = values.iter().map(|value| written(value)).collect();
+            let mut listed: Vec<String> = values.iter().map(written).collect();
             if listed.len() > MAX_LISTED_VALUES {
                 listed.truncate(MAX_LISTED_VALUES);
                 listed.push("…".to_owned());

@@ -1,5 +1,7 @@
 //! Parameter values against a driver's vocabulary, and the word `cpus`.
 
+use std::collections::HashSet;
+
 use super::node::{one_of, quoted, Node, Scalar};
 use crate::driver::{Parameter, ParameterKind, Vocabulary};
 use crate::unit::{Dimension, Quantity, Unit};
@@ -202,15 +204,41 @@ impl<'a> Words<'a> {
 
     /// Returns true if two values of the parameter `name` are the same, however they are spelt.
     pub(super) fn same(&self, name: &str, a: &Value, b: &Value) -> bool {
-        let quantity = |value: &Value| value.as_str().and_then(|t| t.parse::<Quantity>().ok());
-        match self.parameter(name).map(|parameter| &parameter.kind) {
-            Some(ParameterKind::Quantity(_)) => match (quantity(a), quantity(b)) {
-                (Some(a), Some(b)) => b.in_unit(a.unit) == Ok(a.value),
-                _ => false,
-            },
-            _ => a == b,
+        if !self.is_quantity(name) {
+            return a == b;
+        }
+        match (quantity(a), quantity(b)) {
+            (Some(a), Some(b)) => b.in_unit(a.unit) == Ok(a.value),
+            _ => false,
         }
     }
+
+    /// Returns the first of each of the values of the parameter `name` that are the same. 1, 1.0
+    /// and "1" reach a trial as the same word, and are the same too.
+    pub(super) fn without_repeats(&self, name: &str, mut values: Vec<Value>) -> Vec<Value> {
+        let mut words = HashSet::new();
+        let mut quantities: Vec<Quantity> = Vec::new();
+        values.retain(|value| {
+            let is_new = words.insert(match value {
+                // Without the sign of 0.
+                Value::Float(x) => (x + 0.0).to_string(),
+                other => other.to_string(),
+            });
+            let Some(b) = quantity(value).filter(|_| self.is_quantity(name)) else {
+                return is_new;
+            };
+            let mut before = quantities.iter();
+            let is_new = is_new && !before.any(|a| b.in_unit(a.unit) == Ok(a.value));
+            quantities.push(b);
+            is_new
+        });
+        values
+    }
+}
+
+/// The quantity that a text is.
+fn quantity(value: &Value) -> Option<Quantity> {
+    value.as_str().and_then(|text| text.parse().ok())
 }
 
 /// A value as a file would write it.

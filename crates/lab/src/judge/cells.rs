@@ -1,10 +1,13 @@
 //! The figures of single cells, and the noise floor.
 
+use std::collections::HashMap;
+
+use super::claims;
 use super::comparison::{Comparison, Scale, Wanted};
 use super::evidence::{interval, two_sided_p};
 use super::trials::{Cell, Obstacle, Trials};
-use crate::experiment::{Experiment, Metric, Statistic, IMPORTED};
-use crate::result::{CellResult, Noise};
+use crate::experiment::{ClaimKind, Experiment, Metric, Statistic, IMPORTED};
+use crate::result::{CellResult, Failures, Noise};
 use crate::stats::{log_ratios, median, shape, Bets, Round};
 
 /// Every cell's figures, metric by metric.
@@ -20,6 +23,26 @@ pub(super) fn figures(experiment: &Experiment, trials: &Trials<'_>) -> Vec<CellR
         }
     }
     figures
+}
+
+/// The failed trials of every cell that has any, second trials of the baseline among them. A trial
+/// that gave no number for the metric of a claim about its cell has failed too.
+pub(super) fn failures(experiment: &Experiment, trials: &Trials<'_>) -> Vec<Failures> {
+    let mut metrics: HashMap<*const Cell<'_>, Vec<&Metric>> = HashMap::new();
+    for claim in &experiment.claims {
+        if let ClaimKind::Zero { .. } = claim.kind {
+            continue;
+        }
+        for cell in claims::cells(experiment, claim, trials) {
+            let of_cell = metrics.entry(std::ptr::from_ref(cell)).or_default();
+            of_cell.extend(experiment.metric(&claim.metric));
+        }
+    }
+    let of = |cell| {
+        let metrics = metrics.get(&std::ptr::from_ref(cell));
+        cell.all_failures(metrics.map_or(&[], Vec::as_slice))
+    };
+    trials.cells.iter().filter_map(of).collect()
 }
 
 fn figure(cell: &Cell<'_>, metric: &Metric, exact: bool) -> CellResult {
@@ -59,7 +82,7 @@ fn figure(cell: &Cell<'_>, metric: &Metric, exact: bool) -> CellResult {
         notes: notes(&present, metric),
         samples,
         work_per_operation: work.and_then(|counter| cell.work_per_operation(counter)),
-        failed: cell.failed(),
+        failed: cell.all_failures(&[]).map_or(0, |all| all.failed),
         reason: match cell.obstacle(metric) {
             Some(
                 Obstacle::NotTestable(reason)

@@ -1,5 +1,6 @@
 //! One comparison against one threshold: the piece that five of the six kinds of claim are made of.
 
+use super::evidence::Side;
 use crate::experiment::Bound;
 use crate::stats::{median, Bets, Round};
 
@@ -139,6 +140,26 @@ impl Comparison {
                 .filter(|distance| **distance == 0.0)
                 .count(),
         }
+    }
+
+    /// Returns true if the median over all rounds is on this side, with each failed round counted
+    /// against it.
+    ///
+    /// A decision is made after some round; rounds that came later may contradict it, where a
+    /// program begins to fail, or the machine has changed. The chance of a false verdict only
+    /// becomes less by asking for this, too.
+    pub(super) fn stands(&self, side: Side) -> bool {
+        let distances = self.rounds.iter().filter_map(|round| match (round, side) {
+            (Round::Missing, _) => None,
+            (Round::Figure(figure), _) => Some(self.distance(*figure)),
+            (Round::Failed, Side::Claim) => Some(f64::NEG_INFINITY),
+            (Round::Failed, Side::Other) => Some(f64::INFINITY),
+        });
+        let distances: Vec<f64> = distances.collect();
+        median(&distances).is_some_and(|median| match side {
+            Side::Claim => median >= 0.0,
+            Side::Other => median < 0.0,
+        })
     }
 
     /// The figure at that signed distance from the threshold, in the claim's own terms.

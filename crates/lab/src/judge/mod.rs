@@ -84,6 +84,7 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
             published: experiment.published.clone(),
             noise: cells::noise(experiment, trials),
             cells: cells::figures(experiment, trials),
+            failures: cells::failures(experiment, trials),
             rounds: u32::try_from(trials.rounds).unwrap_or(u32::MAX),
             exact: experiment.exact,
             claims,

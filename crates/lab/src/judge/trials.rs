@@ -119,23 +119,36 @@ impl<'a> Cell<'a> {
             .count()
     }
 
-    /// The failed trials among `records`; those that gave no number for `metric`, where one is
-    /// named, are among them. `None` if none failed.
+    /// The failed trials that a claim on `metric` counts, those that gave no number for it among
+    /// them; without a metric, those that a count covers. `None` if none failed.
     pub(super) fn failures(&self, metric: Option<&Metric>) -> Option<Failures> {
-        // A claim compares the first trials alone; a count covers the second ones too.
-        let ran: Vec<&TrialRecord> = match metric {
-            Some(_) => self.rounds.iter().copied().flatten().collect(),
-            None => self.records().collect(),
-        };
+        match metric {
+            // A claim compares the first trials alone; a count covers the second ones too.
+            Some(metric) => {
+                let first = self.rounds.iter().copied().flatten().collect();
+                self.failures_among(first, &[metric])
+            }
+            None => self.all_failures(&[]),
+        }
+    }
+
+    /// Every failed trial of the cell, second ones and those that gave no number for one of
+    /// `metrics` among them. `None` if none failed.
+    pub(super) fn all_failures(&self, metrics: &[&Metric]) -> Option<Failures> {
+        self.failures_among(self.records().collect(), metrics)
+    }
+
+    fn failures_among(&self, ran: Vec<&TrialRecord>, metrics: &[&Metric]) -> Option<Failures> {
         let mut reasons: Vec<(String, usize)> = Vec::new();
         let mut last: Option<&TrialRecord> = None;
         for record in &ran {
-            let reason = match (&record.outcome, metric) {
+            let mut missing = metrics
+                .iter()
+                .filter(|metric| figure(&record.outcome, &metric.name) == Round::Failed);
+            let reason = match (&record.outcome, missing.next()) {
                 (Outcome::Failed { reason }, _) => reason.clone(),
-                (outcome, Some(metric)) if figure(outcome, &metric.name) == Round::Failed => {
-                    format!("no value for {}", metric.name)
-                }
-                _ => continue,
+                (_, Some(metric)) => format!("no value for {}", metric.name),
+                (_, None) => continue,
             };
             last = Some(record);
             match reasons.iter_mut().find(|(other, _)| *other == reason) {
@@ -221,11 +234,7 @@ impl<'a> Cell<'a> {
 
 /// A cell in words.
 pub(super) fn name(at: &Point) -> String {
-    match at.beside() {
-        Some(reference) => reference.to_owned(),
-        None if at.0.is_empty() => "the only cell".to_owned(),
-        None => at.to_string(),
-    }
+    at.in_words()
 }
 
 fn figures(rounds: &[Option<&TrialRecord>], metric: &str) -> Vec<Round> {

@@ -46,7 +46,8 @@ impl Test {
     /// Writes the figures, the verdict and its reason into `result`, whose failures are known.
     pub(super) fn decide(&self, ruling: &Ruling, result: &mut ClaimResult) {
         let decided = ruling.decided.map(|(side, _)| side);
-        let place = self.shown(decided);
+        let contradicted = decided.and_then(|side| self.contradicting(side));
+        let place = contradicted.unwrap_or_else(|| self.shown(decided));
         let shown = &self.measured[place];
         let side = decided.unwrap_or(if shown.margin >= 0.0 {
             Side::Claim
@@ -60,7 +61,11 @@ impl Test {
             bets,
             ..
         } = &self.comparisons[place];
-        result.ci95 = shown.effect.and_then(|_| interval(rounds, *scale, *bets));
+        // An interval never grows, and so does not follow a machine that changes half-way.
+        result.ci95 = shown.effect.and_then(|effect| {
+            let [low, high] = interval(rounds, *scale, *bets)?;
+            Some([low.min(effect), high.max(effect)])
+        });
         result.n = shown.n;
         result.evidence = ruling.shown(&self.evidence, side);
         result.decided_after = ruling.decided.map(|(_, rounds)| rounds);
@@ -69,7 +74,8 @@ impl Test {
         let name = &self.comparisons[place].name;
         let several = self.comparisons.len() > 1 && !name.is_empty();
         let mut reasons = Vec::new();
-        result.verdict = match decided {
+        let stands = decided.filter(|_| contradicted.is_none());
+        result.verdict = match stands {
             Some(Side::Claim) => Verdict::Reproduced,
             Some(Side::Other) => {
                 reasons.extend(several.then(|| format!("furthest from the criterion: {name}")));
@@ -77,15 +83,32 @@ impl Test {
             }
             None => {
                 let name = if several { name.as_str() } else { "" };
-                reasons.push(self.doubt(place, name, side, ruling, result));
+                reasons.push(match ruling.decided {
+                    Some((_, after)) => contradiction(name, after),
+                    None => self.doubt(place, name, side, ruling, result),
+                });
                 Verdict::Inconclusive
             }
         };
-        reasons.extend(failed.filter(|_| result.n > 0).map(|failed| match decided {
+        reasons.extend(failed.filter(|_| result.n > 0).map(|failed| match stands {
             Some(_) => format!("{failed}; the verdict stands with each of them counted against it"),
             None => format!("{failed}; each counts against either verdict"),
         }));
         result.reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+    }
+
+    /// Returns the place of a comparison that the rounds as a whole put on the other side than the
+    /// one it was decided for, or `None`.
+    fn contradicting(&self, side: Side) -> Option<usize> {
+        match side {
+            Side::Claim => {
+                (0..self.comparisons.len()).find(|&place| !self.comparisons[place].stands(side))
+            }
+            Side::Other => {
+                let against = self.evidence.strongest_against();
+                (!self.comparisons[against].stands(side)).then_some(against)
+            }
+        }
     }
 
     /// Returns the reason for which there is no verdict, and what would decide.
@@ -123,6 +146,7 @@ impl Test {
             format!(" of {name}")
         };
         let why = match result.ci95 {
+            None if shown.n == 1 => format!("{rounds} is too few for an interval{of}"),
             None => format!("{rounds} are too few for an interval{of}"),
             Some([low, high]) if low < threshold && threshold < high => {
                 let [low, high, threshold] = [low, high, threshold].map(significant);
@@ -148,10 +172,32 @@ impl Test {
                 let left = words::count(self.left as usize, "round");
                 format!("{why}; the {left} left can no longer decide")
             }
-            _ => format!(
-                "{why}; the figure is too close to the threshold to say how many rounds would \
-                 decide"
-            ),
+            _ => match self.least_more().filter(|_| result.ci95.is_none()) {
+                Some(least) => {
+                    let least = words::count(least as usize, "more round");
+                    format!("{why}; a verdict needs at least {least}")
+                }
+                None => format!(
+                    "{why}; the figure is too close to the threshold to say how many rounds would \
+                     decide"
+                ),
+            },
         }
     }
+
+    /// The fewest further rounds that could decide, if all of them supported one side.
+    fn least_more(&self) -> Option<u32> {
+        (1..=1_000).find(|&more| self.evidence.may_be_decided(more))
+    }
+}
+
+/// The reason for which a verdict that was decided after a round does not stand.
+fn contradiction(name: &str, after: u32) -> String {
+    let of = if name.is_empty() {
+        String::new()
+    } else {
+        format!(" {name}:")
+    };
+    let after = words::count(after as usize, "round");
+    format!("contradicted:{of} decided after {after}, and the later ones say otherwise, as if program or machine had changed")
 }

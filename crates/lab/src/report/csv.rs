@@ -2,7 +2,7 @@
 //! Numbers are whole, in the unit that the line names; a value that is missing is an empty field.
 
 use crate::experiment::Standing;
-use crate::result::{Evidence, RunResult};
+use crate::result::{CellResult, Evidence, ExperimentResult, RunResult};
 use crate::unit::Better;
 
 use super::table::{self, Cell, Kind, Row, Table};
@@ -10,7 +10,7 @@ use super::words::ends;
 
 /// Every sample of the run, one line per cell, metric and round, where `at` is the point as JSON.
 /// A cell that never ran has one line with both `round` and `value` empty. `failed` is the number
-/// of the cell's trials that failed, `reason` says why it has no figure.
+/// of the cell's trials that failed, `reason` says why they did or why it has no figure.
 pub fn csv(result: &RunResult) -> String {
     let columns = [
         ("experiment", Kind::Words),
@@ -30,6 +30,7 @@ pub fn csv(result: &RunResult) -> String {
                 Better::Higher => "higher",
                 Better::Lower => "lower",
             };
+            let remark = remark(experiment, cell);
             let mut sample = |round: String, value: String| {
                 table.rows.push(row([
                     experiment.id.as_str().into(),
@@ -40,7 +41,7 @@ pub fn csv(result: &RunResult) -> String {
                     round.into(),
                     value.into(),
                     cell.failed.to_string().into(),
-                    cell.remark().into(),
+                    remark.as_str().into(),
                 ]));
             };
             if cell.samples.is_empty() {
@@ -52,6 +53,17 @@ pub fn csv(result: &RunResult) -> String {
         }
     }
     render(&table)
+}
+
+/// The remark on a cell; where a part of its trials failed, why.
+fn remark(experiment: &ExperimentResult, cell: &CellResult) -> String {
+    let failures = experiment.failures.iter().find(|it| it.at == cell.at);
+    let failed = failures
+        .filter(|_| cell.reason.is_none())
+        .map(table::failed)
+        .into_iter();
+    let remark = Some(cell.remark()).filter(|remark| !remark.is_empty());
+    failed.chain(remark).collect::<Vec<_>>().join("; ")
 }
 
 /// Every claim and every target of the run, one line each, told apart by `standing`. An end of

@@ -29,6 +29,7 @@ pub fn markdown(result: &RunResult) -> String {
         summaries.push("No claim was judged".to_owned());
     }
     out.push('\n');
+    summaries.extend(table::error_rate(result));
     for line in summaries.iter().chain(&result.warnings) {
         let _ = writeln!(out, "- {}", plain(line));
     }

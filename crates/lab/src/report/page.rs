@@ -64,6 +64,7 @@ pub(super) fn page(run: &RunResult) -> String {
                             }
                         }
                         @if standings.is_empty() { p.empty { "No claim was judged in this run." } }
+                        @if let Some(rate) = table::error_rate(run) { p.reading { (rate) } }
                     }
                     @for &standing in &standings {
                         section {
@@ -144,7 +145,8 @@ fn reading(standing: Standing) -> Markup {
                      test is significant. "
                 }
                 Standing::Target => {
-                    "Tare's own targets, as ratios to something measured in the same round. "
+                    "Targets are no publication's: this project or the author of the experiment set \
+                     them, as ratios to something measured in the same round. "
                     b { "Held" } ": the whole interval meets the criterion and the test is significant. "
                     b { "Missed" } ": the whole interval misses it, and that test is significant. "
                 }

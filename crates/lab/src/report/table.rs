@@ -204,36 +204,12 @@ pub(super) fn claims(run: &RunResult, standing: Standing) -> Table {
 /// The failed trials of a cell in one sentence.
 pub(super) fn failed(failures: &Failures) -> String {
     let Failures { failed, of, at, .. } = failures;
-    let mut text = format!("{failed} of {} of {at} failed", count(*of, "trial"));
+    let (of, cell) = (count(*of, "trial"), at.in_words());
+    let mut text = format!("{failed} of {of} of {cell} failed");
     if !failures.reason.is_empty() {
         text += &format!(": {}", failures.reason);
     }
     text
-}
-
-/// The failed trials of an experiment by cell: those that a claim or target speaks of with what
-/// they printed, the others with what the cell says.
-pub(super) fn failures(experiment: &ExperimentResult) -> Vec<Failures> {
-    let mut all: Vec<Failures> = Vec::new();
-    let statements = experiment.claims.iter().chain(&experiment.targets);
-    for failures in statements.flat_map(|claim| &claim.failures) {
-        if failures.failed > 0 && all.iter().all(|known| known.at != failures.at) {
-            all.push(failures.clone());
-        }
-    }
-    for cell in &experiment.cells {
-        if cell.failed > 0 && all.iter().all(|known| known.at != cell.at) {
-            all.push(Failures {
-                at: cell.at.clone(),
-                failed: cell.failed,
-                of: cell.samples.len().max(cell.failed),
-                reason: cell.reason.clone().unwrap_or_default(),
-                last_lines: Vec::new(),
-                log: None,
-            });
-        }
-    }
-    all
 }
 
 /// Every cell of the run that has failed trials: how many, why, what the last one printed.
@@ -246,15 +222,12 @@ pub(super) fn failed_trials(run: &RunResult) -> Table {
     ];
     let mut table = Table::new("Failed trials", &columns);
     for experiment in &run.experiments {
-        for failures in failures(experiment) {
+        for failures in &experiment.failures {
             let mut notes: Vec<Note> = Vec::new();
             let lines = failures.last_lines.iter().cloned();
             notes.extend(lines.map(|line| (About::Printed, line)));
-            notes.extend(
-                failures
-                    .log
-                    .map(|log| (About::Source, format!("log: {log}"))),
-            );
+            let log = failures.log.as_ref();
+            notes.extend(log.map(|log| (About::Source, format!("log: {log}"))));
             let failed = format!("{} of {}", failures.failed, failures.of);
             let reason = match failures.reason.as_str() {
                 "" => DASH,
@@ -263,7 +236,7 @@ pub(super) fn failed_trials(run: &RunResult) -> Table {
             table.rows.push(Row {
                 cells: vec![
                     experiment.id.as_str().into(),
-                    failures.at.to_string().into(),
+                    failures.at.in_words().into(),
                     failed.into(),
                     reason.into(),
                 ],
@@ -277,7 +250,8 @@ pub(super) fn failed_trials(run: &RunResult) -> Table {
 
 /// `Failed trials: 12 of 3 cells`; `None` if none failed.
 pub(super) fn failed_summary(run: &RunResult) -> Option<String> {
-    let all: Vec<Failures> = run.experiments.iter().flat_map(failures).collect();
+    let all = run.experiments.iter();
+    let all: Vec<&Failures> = all.flat_map(|experiment| &experiment.failures).collect();
     let failed: usize = all.iter().map(|failures| failures.failed).sum();
     let cells = count(all.len(), "cell");
     (failed > 0).then(|| format!("Failed trials: {failed} of {cells}"))
@@ -477,6 +451,20 @@ pub(super) fn correction(run: &RunResult, standing: Standing) -> Option<String> 
             families.join(", ")
         )
     })
+}
+
+/// Returns a sentence on the error rate of the whole run; `None` if nothing was tested.
+pub(super) fn error_rate(run: &RunResult) -> Option<String> {
+    let families = match run.families.len() {
+        0 => return None,
+        1 => "one family".to_owned(),
+        n => format!("{n} families"),
+    };
+    let rate = significant(100.0 * run.error_rate);
+    Some(format!(
+        "The chance of any false verdict of one direction in this run is at most {rate} % \
+         ({families} of claims or targets)."
+    ))
 }
 
 /// A point as JSON, as data attributes and the CSV have it.

@@ -40,6 +40,9 @@ pub fn claims(result: &RunResult, width: usize, colour: bool) -> String {
     if !failed.rows.is_empty() {
         out.table(&failed);
     }
+    if let Some(rate) = table::error_rate(result) {
+        out.line("", "2", &rate);
+    }
     if !result.complete {
         out.line(
             "",
@@ -236,8 +239,9 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines.into_iter().map(|line| line.into_owned()).collect()
 }
 
-/// Published claims and targets have colours of their own; yellow is used for inconclusive alone.
-fn code(verdict: Verdict) -> &'static str {
+/// Returns the parameters of the control sequence (SGR) that sets a verdict's colour. Published
+/// claims and targets have colours of their own; yellow is used for inconclusive alone.
+pub fn code(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Reproduced => "32",
         Verdict::NotReproduced => "1;31",

@@ -80,7 +80,8 @@ pub(super) fn figure(experiment: &ExperimentResult, claim: &ClaimResult) -> (Str
         // Where every trial gave the same, an interval of no width would claim a precision.
         Some([low, high]) if experiment.exact && low == high => String::new(),
         Some(ci95) => interval(ci95, short.per),
-        None if claim.failures.is_empty() => String::new(),
+        // A count has none, nor has a trial that is deterministic.
+        None if claim.failures.is_empty() || claim.evidence.p.is_none() => String::new(),
         None => "unbounded".to_owned(),
     };
     (figure, interval)

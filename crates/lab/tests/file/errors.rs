@@ -128,6 +128,48 @@ fn a_file_is_bounded_and_not_empty() {
 }
 
 #[test]
+fn cells_of_one_name_are_refused_unless_one_of_them_is_excluded() {
+    let program = BASE
+        .replace("\"farmem\"", "\"program\"")
+        .replace("beside ", "# ")
+        .replace("published", "# ")
+        .replace(
+            "[1, 8, 100, 400, 700, 1000]",
+            "[1, \"1 x=2\"], x = [2, \"2 x=2\"]",
+        );
+    let errors = read(&program, 2, Size::Quick).unwrap_err();
+    assert_eq!(
+        errors[0].to_string(),
+        "test.toml:7: experiment[0].matrix: found two cells of the same name, \
+         { op = \"read\", sessions = 1, x = \"2 x=2\" } and \
+         { op = \"read\", sessions = \"1 x=2\", x = 2 }, \
+         expected cells that differ in \"axis=value axis=value …\""
+    );
+    assert_eq!(errors.len(), 1);
+    let excluded = program.replace(
+        "metric ",
+        "exclude = [ { sessions = \"1 x=2\", x = 2 } ]\nmetric ",
+    );
+    assert_eq!(right(&excluded, 2, Size::Quick)[0].points().len(), 6);
+}
+
+#[test]
+fn a_flat_axis_has_a_hundred_values_on_one_line_at_most() {
+    let flat = |values: usize| {
+        let axis = format!("{{ from = 1, to = {values} }}");
+        let text = BASE.replace("[1, 8, 100, 400, 700, 1000]", &axis);
+        let text = text.replace("at_most", "within = { op = \"read\" }, at_most");
+        read(&text, 2, Size::Quick).map_err(|errors| errors[0].to_string())
+    };
+    assert!(flat(100).is_ok());
+    assert_eq!(
+        flat(101).unwrap_err(),
+        "test.toml:15: experiment[0].claim[0].flat.over: found 10100 comparisons on lines of 101 \
+         values, expected at most 10000: n (n - 1) on each line of n values along \"sessions\""
+    );
+}
+
+#[test]
 fn what_is_wrong_at_the_other_size_is_wrong_too() {
     let text = with_line(
         11,

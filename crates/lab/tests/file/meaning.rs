@@ -364,7 +364,7 @@ fn rounds_are_what_the_file_says_or_what_the_claims_need() {
     assert_eq!(rounds(&[], Size::Full), (10, 40));
     let zero = "zero = { counter = \"operations\", out_of = \"bytes verified\" }";
     let zero = [(FLAT, zero), ("published = 1.06", "")];
-    assert_eq!(rounds(&zero, Size::Quick), (1, 2));
+    assert_eq!(rounds(&zero, Size::Quick), (1, 1));
     let from = BASE.find("[[experiment.claim]]").unwrap();
     let none = [(&BASE[from..], "")];
     assert_eq!(rounds(&none, Size::Quick), (10, 10));

@@ -1,5 +1,7 @@
 //! No text makes the reader panic, and none is accepted with a part of it lost.
 
+use std::time::{Duration, Instant};
+
 use proptest::prelude::*;
 use tare_lab::file::{FileError, Size, MAX_CELLS, MAX_ERRORS};
 use toml::de::DeTable;
@@ -225,4 +227,51 @@ fn deep_and_long_documents_are_refused_without_harm() {
     ] {
         check(&text, 2, Size::Quick);
     }
+}
+
+#[test]
+fn the_longest_axes_are_read_or_refused_in_a_moment() {
+    let began = Instant::now();
+    let axis = |from: usize| format!("{{ from = {from}, to = {} }}", from + 9_998);
+    let list = "[1, 8, 100, 400, 700, 1000]";
+    let long = BASE
+        .replace("[\"read\", \"write\"]", "[\"read\"]")
+        .replace("op = \"write\"", "op = \"read\"")
+        .replace(list, &axis(1));
+    let (head, claim) = long.split_once("\n[[experiment.claim]]").unwrap();
+    // The axis has other values at the other size, and many selectors name them.
+    let exclude: Vec<String> = (2..200).map(|n| format!("{{ sessions = {n} }}")).collect();
+    let text = format!(
+        "{head}\nexclude = [{}]\nfull = {{ matrix = {{ sessions = {} }} }}",
+        exclude.join(", "),
+        axis(2)
+    );
+    assert_eq!(right(&text, 2, Size::Quick)[0].points().len(), 9_802);
+    check(
+        &format!("{text}\n[[experiment.claim]]{claim}"),
+        2,
+        Size::Quick,
+    );
+    let quantities: Vec<String> = (0..1000).map(|n| format!("\"{n} B\"")).collect();
+    let text = BASE
+        .replace(", size = \"16 B\"", "")
+        .replace(
+            list,
+            &format!("[1, 1000], size = [{}]", quantities.join(", ")),
+        )
+        .replace("published", "# ");
+    assert_eq!(right(&text, 2, Size::Quick)[0].points().len(), 4_001);
+    for axes in [8, 2_000] {
+        let axes: Vec<String> = (0..axes).map(|n| format!("a{n} = {}", axis(1))).collect();
+        let text = format!(
+            "[[experiment]]\nid = \"a/b\"\ndriver = \"program\"\nmatrix = {{ {} }}\n",
+            axes.join(", ")
+        );
+        check(&text, 2, Size::Quick);
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
 }

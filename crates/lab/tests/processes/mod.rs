@@ -4,14 +4,15 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 /// Returns the number of processes that have `marker` on their command line, once those that were
-/// killed had a second to vanish.
+/// killed had a minute to vanish.
 pub(crate) fn processes_with(marker: &str) -> usize {
-    let until = Instant::now() + Duration::from_secs(1);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let alive = count(marker);
         if alive == 0 || Instant::now() > until {
             return alive;
         }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -18,11 +18,13 @@ use tare_lab::value::{Point, Value};
 /// A run of several experiments: numeric and categorical axes, published values, references, zeros,
 /// missing values, one that is not testable.
 pub(crate) fn run() -> RunResult {
+    let families = vec![
+        family("rdrand", Standing::Claim, 5),
+        family("rdrand", Standing::Target, 3),
+    ];
     RunResult {
-        families: vec![
-            family("rdrand", Standing::Claim, 5),
-            family("rdrand", Standing::Target, 3),
-        ],
+        error_rate: Family::error_rate(&families),
+        families,
         schema: SCHEMA,
         run: "2026-11-21-quiet-otter".into(),
         tare: "0.1.0".into(),
@@ -185,6 +187,7 @@ fn sizes() -> ExperimentResult {
         ],
         log: Some("logs/rdrand-size-0012.log".into()),
     }];
+    it.failures = open.failures.clone();
     it
 }
 
@@ -438,12 +441,14 @@ pub(crate) fn hostile() -> RunResult {
             published.metric = format!("{} {text}", published.metric);
             published.source = Some(text.clone());
         }
+        let claims = experiment.claims.iter_mut().chain(&mut experiment.targets);
+        let of_claims = claims.flat_map(|claim| &mut claim.failures);
+        for failures in of_claims.chain(&mut experiment.failures) {
+            failures.reason = text.clone();
+            failures.last_lines = vec![evil.into(), long.clone()];
+            failures.log = Some(text.clone());
+        }
         for claim in experiment.claims.iter_mut().chain(&mut experiment.targets) {
-            for failures in &mut claim.failures {
-                failures.reason = text.clone();
-                failures.last_lines = vec![evil.into(), long.clone()];
-                failures.log = Some(text.clone());
-            }
             claim.metric = text.clone();
             claim.id = text.clone();
             claim.text = text.clone();
@@ -517,6 +522,7 @@ pub(crate) fn empty(id: &str, title: &str, source: &str) -> ExperimentResult {
         published: vec![],
         noise: vec![],
         cells: vec![],
+        failures: vec![],
         claims: vec![],
     }
 }

@@ -155,6 +155,7 @@ proptest! {
             complete: true,
             machine: Machine::default(),
             families: vec![],
+            error_rate: 0.0,
             warnings: vec![],
             experiments: vec![judged],
         };

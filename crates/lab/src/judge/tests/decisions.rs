@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::experiment::Rounds;
+use crate::result::Failures;
 
 fn two_ways() -> Experiment {
     experiment(
@@ -24,7 +25,7 @@ fn failed(reason: &str) -> Outcome {
 }
 
 #[test]
-fn an_unanimous_claim_is_decided_in_nine_rounds_alone_and_in_thirteen_among_twenty() {
+fn an_unanimous_claim_is_decided_in_fourteen_rounds_alone_or_among_a_hundred() {
     let with = |claims: usize, rounds: u32| {
         let kind = || ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1);
         let one = experiment(
@@ -33,7 +34,7 @@ fn an_unanimous_claim_is_decided_in_nine_rounds_alone_and_in_thirteen_among_twen
         );
         judged(&one, rounds, doubled).remove(0)
     };
-    for (claims, rounds) in [(1, 9), (20, 13)] {
+    for (claims, rounds) in [(1, 14), (100, 14), (1000, 18)] {
         let early = with(claims, rounds - 2);
         assert_eq!(early.verdict, Verdict::Inconclusive, "{claims} claims");
         assert!(early.open && early.decided_after.is_none());
@@ -63,6 +64,19 @@ fn an_open_claim_says_about_how_many_more_rounds_would_decide() {
         (20 + more / 2..20 + more * 2).contains(&decided),
         "{more}: {decided}"
     );
+}
+
+#[test]
+fn a_claim_with_too_few_rounds_says_how_many_more_could_decide_at_least() {
+    let one = two_ways();
+    let claim = judged(&one, 1, doubled).remove(0);
+    let reason = reason(&claim);
+    let start = "1 round is too few for an interval; a verdict needs at least ";
+    let more = reason.strip_prefix(start).expect(reason);
+    let more: u32 = more.strip_suffix(" more rounds").unwrap().parse().unwrap();
+    let verdict = |rounds| judged(&one, rounds, doubled).remove(0).verdict;
+    assert_eq!(verdict(more), Verdict::Inconclusive);
+    assert_eq!(verdict(1 + more), Verdict::Reproduced);
 }
 
 #[test]
@@ -117,6 +131,68 @@ fn failed_rounds_count_against_either_verdict() {
 }
 
 #[test]
+fn later_rounds_that_contradict_a_verdict_take_it_back() {
+    let one = two_ways();
+    // Way 1 is twice as fast in the first 15 rounds; then `later` comes.
+    let with = |rounds: u32, later: &dyn Fn(u32) -> Outcome| {
+        let made = records(&one, rounds, |at, round| match on(at, "way") {
+            1.0 if round >= 15 => later(round),
+            _ => doubled(at, round),
+        });
+        run_of(&one, &made).claims.remove(0)
+    };
+    for (later, why) in [
+        (
+            &(|_| failed("it hung")) as &dyn Fn(u32) -> Outcome,
+            "failed (it hung)",
+        ),
+        (&|round| done(0.5 * wobble(round), 10), ""),
+    ] {
+        let early = with(15, later);
+        assert_eq!(early.verdict, Verdict::Reproduced, "{early:?}");
+        // As many against it as for it, which leaves the median of figures where it was.
+        let claim = with(29, later);
+        assert_eq!(claim.verdict, Verdict::Reproduced, "{claim:?}");
+        let claim = with(40, later);
+        assert_eq!(claim.verdict, Verdict::Inconclusive, "{claim:?}");
+        assert_eq!(claim.decided_after, early.decided_after);
+        assert!(!claim.open);
+        let reason = reason(&claim);
+        assert!(
+            reason.starts_with("contradicted: decided after 14 rounds, "),
+            "{reason}"
+        );
+        assert!(
+            reason.contains(why) && !reason.contains("stands"),
+            "{reason}"
+        );
+        let ([low, high], figure) = (claim.ci95.unwrap(), claim.measured.unwrap());
+        assert!((low..=high).contains(&figure), "{claim:?}");
+    }
+}
+
+#[test]
+fn later_rounds_take_back_a_verdict_against_a_claim_too() {
+    let one = two_ways();
+    let with = |rounds: u32| {
+        let made = records(&one, rounds, |at, round| match (on(at, "way"), round) {
+            (1.0, 0..15) => done(0.5 * wobble(round), 10),
+            (1.0, _) => failed("it hung"),
+            _ => done(wobble(round), 10),
+        });
+        run_of(&one, &made).claims.remove(0)
+    };
+    assert_eq!(with(20).verdict, Verdict::NotReproduced);
+    let claim = with(40);
+    assert_eq!(claim.verdict, Verdict::Inconclusive, "{claim:?}");
+    assert!(
+        reason(&claim).starts_with("contradicted: "),
+        "{}",
+        reason(&claim)
+    );
+}
+
+#[test]
 fn a_program_that_always_fails_is_given_up_when_no_round_could_decide_any_more() {
     let mut one = two_ways();
     one.rounds = Rounds {
@@ -167,6 +243,65 @@ fn failures_name_the_most_frequent_reason_and_the_last_trials_words() {
     assert_eq!(failures.reason, "killed at its limit");
     assert_eq!(failures.last_lines, ["line of round 12"]);
     assert_eq!(failures.log.as_deref(), Some("logs/12"));
+}
+
+#[test]
+fn every_failed_trial_is_counted_in_its_cell_with_or_without_a_claim() {
+    let one = two_ways();
+    let mut made = records(&one, 6, |at, round| match (on(at, "way"), round % 2) {
+        (0.0, 1) => failed("exit status 1"),
+        _ => doubled(at, round),
+    });
+    let mut again: Vec<TrialRecord> = made[..12]
+        .iter()
+        .filter(|record| on(&record.at, "way") == 0.0)
+        .cloned()
+        .collect();
+    for record in &mut again {
+        record.again = true;
+    }
+    made.extend(again);
+    // It ran and gave no number for the claim's metric.
+    made[1].outcome = Outcome::Done {
+        values: BTreeMap::new(),
+        samples: BTreeMap::new(),
+        counters: BTreeMap::new(),
+    };
+    for record in &mut made {
+        if matches!(record.outcome, Outcome::Failed { .. }) {
+            record.last_lines = vec!["second call".to_owned()];
+            record.log = Some(format!("logs/{}", record.round));
+        }
+    }
+    let claimed = run_of(&one, &made);
+    // The claim compares the first trials.
+    let compared: Vec<_> = claimed.claims[0].failures.iter().map(counts).collect();
+    assert_eq!(
+        compared,
+        [(1, 6, "no value for time"), (3, 6, "exit status 1")]
+    );
+    let told: Vec<_> = claimed.failures.iter().map(counts).collect();
+    assert_eq!(
+        told,
+        [(6, 12, "exit status 1"), (1, 6, "no value for time")]
+    );
+    assert_eq!(claimed.cells[0].failed, 6);
+
+    let unclaimed = Experiment {
+        claims: vec![],
+        ..one
+    };
+    let result = run_of(&unclaimed, &made);
+    let [failures] = &result.failures[..] else {
+        panic!("{:?}", result.failures)
+    };
+    assert_eq!(counts(failures), (6, 12, "exit status 1"));
+    assert_eq!(failures.last_lines, ["second call"]);
+    assert_eq!(failures.log.as_deref(), Some("logs/5"));
+}
+
+fn counts(failures: &Failures) -> (usize, usize, &str) {
+    (failures.failed, failures.of, &failures.reason)
 }
 
 #[test]
@@ -312,7 +447,7 @@ fn readings() -> impl Strategy<Value = Vec<Option<f64>>> {
 
 proptest! {
     #[test]
-    fn what_is_decided_stays_decided(pairs in prop::collection::vec(readings(), 1..5)) {
+    fn what_is_decided_is_kept_or_taken_back_and_never_turned_round(pairs in prop::collection::vec(readings(), 1..5)) {
         let pairs_count = pairs.len() as i64;
         let numbers: Vec<i64> = (0..pairs_count).collect();
         let one = experiment(
@@ -339,12 +474,19 @@ proptest! {
             let claims = run_of(&one, &seen).claims;
             for (then, now) in before.iter().zip(&claims) {
                 if then.decided_after.is_some() {
-                    prop_assert_eq!(then.verdict, now.verdict);
+                    // Later rounds may contradict a verdict, and never turn it round.
+                    let kept = now.verdict == then.verdict;
+                    let taken_back = [then, now].map(|claim| claim.verdict).contains(&Verdict::Inconclusive);
+                    prop_assert!(kept || taken_back, "{then:?} {now:?}");
                     prop_assert_eq!(then.decided_after, now.decided_after);
+                    prop_assert!(!now.open);
                 }
-                if let (Some(then), Some(now)) = (then.ci95, now.ci95) {
-                    let shrinks = then[0] <= now[0] && now[1] <= then[1];
-                    prop_assert!(shrinks, "{then:?} {now:?}");
+                if let (Some(then), Some([low, high])) = (then.ci95, now.ci95) {
+                    // It grows for nothing but its own figure.
+                    let figure = now.measured.unwrap();
+                    let (from, to) = (then[0].min(figure), then[1].max(figure));
+                    prop_assert!(from <= low && high <= to, "{then:?} {now:?}");
+                    prop_assert!((low..=high).contains(&figure), "{now:?}");
                 }
                 if let Some([low, high]) = now.ci95 {
                     prop_assert!(now.verdict != Verdict::Reproduced || low >= 1.0, "{now:?}");

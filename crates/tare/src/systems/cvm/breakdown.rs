@@ -288,8 +288,8 @@ impl Workload for CvmnetBreakdown {
     Exits are counted by reason, each of them; the spans of the category `exit` are fewer, as several\n\
     interrupts at once are paid in one, and what costs nothing in none.")]
 pub(crate) struct Args {
-    /// The variants, with commas between them
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = super::serve::variant,
+    /// The variants, with commas between them [default: baseline,cvm,zc,prpr,bifrost]
+    #[arg(long, hide_default_value = true, value_name = "NAMES", value_delimiter = ',', value_parser = super::serve::variant,
         add = completion::one_of(&super::serve::VARIANTS),
           default_values = ["baseline", "cvm", "zc", "prpr", "bifrost"])]
     variant: Vec<Variant>,

@@ -51,7 +51,7 @@ const CACHED_FILE: usize = 16 << 20;
     tare cvm serve resp                           then: redis-cli -h 10.77.0.2 --tls --insecure\n  \
     tare cvm serve sink --address-6 fd77::2/64 --host-address-6 fd77::1\n  \
     tare cvm serve source                         then: openssl s_client -connect 10.77.0.2:4433\n\n\
-    The guest is a process of its own. It has a TCP and a TLS of its own, and shares with the host\n\
+    The guest is a process of its own. It has its own TCP and TLS stacks, and shares with the host\n\
     one region of memory that it does not trust. The host joins it to a TAP device. SIGHUP lets it\n\
     read the files of --cert and --key again, SIGTERM ends it.\n\n\
     Exit status: 0 ended by a signal; 2 wrong usage, or it could not run.")]
@@ -113,7 +113,7 @@ pub(crate) struct Args {
     /// The simulated cost of an exit, in cycles of the time stamp counter
     #[arg(long, value_name = "CYCLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000), global = true)]
     switch_cycles: u64,
-    /// Look for work all the time on both sides, with a core each, instead of notifying
+    /// Poll on both sides, using a core each, instead of notifications
     #[arg(long, global = true)]
     busy: bool,
     #[command(flatten)]

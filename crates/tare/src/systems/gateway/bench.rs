@@ -22,7 +22,10 @@ use crate::terminal;
   tare gateway bench 60 10e6 1 1,2              short packets, by workers on CPUs 1 and 2
   tare gateway bench 60 10e6 10000              10,000 routes, each with keys of its own
   tare gateway bench 60 10e6 1 --only cipher    the cipher alone, for comparison
-  tare gateway bench IMIX 10e6 1 --through port whole workers with their ports and keys beside it")]
+  tare gateway bench IMIX 10e6 1 --through port whole workers with their ports and keys beside it
+
+Exit status: 0 every packet arrived unchanged; 1 some were lost or changed; 2 wrong usage, or it
+could not run.")]
 pub(crate) struct Args {
     /// Bytes of a packet with its Ethernet header, or IMIX
     #[arg(value_name = "SIZE", value_parser = |s: &str| s.parse::<PacketSize>())]

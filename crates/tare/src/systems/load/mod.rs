@@ -90,7 +90,10 @@ pub(crate) struct HttpArgs {
 #[command(after_help = "Examples:\n  \
     tare load memcached 127.0.0.1 --fill --keys 100k --value-len 100\n  \
     tare load memcached 127.0.0.1:11211 --protocol meta --ratio 1:10 --pattern zipf:0.99 --rate 20000\n  \
-    tare load memcached 127.0.0.1 --udp -c 16 --timeout 0.1 --server-counts")]
+    tare load memcached 127.0.0.1 --udp -c 16 --timeout 0.1 --server-counts\n\n\
+    Exit status: 0 done; 1 the generator fell behind, so the latencies are not the server's, the server \
+    counts other requests than were sent, or no rate keeps the objective; 2 wrong usage or it could not \
+    run; 130 interrupted.")]
 pub(crate) struct MemcachedArgs {
     /// The server: a host and, if it is not 11211, a port
     #[arg(value_name = "HOST[:PORT]")]
@@ -114,7 +117,10 @@ pub(crate) struct MemcachedArgs {
 #[command(after_help = "Examples:\n  \
     tare load resp 127.0.0.1 --fill --keys 100k --value-len 32-1024\n  \
     tare load resp 127.0.0.1:6379 -P 16 --ratio 1:1 --pattern uniform --server-counts\n  \
-    tare load resp 127.0.0.1 --trace requests.txt      lines: GET KEY, or SET KEY BYTES")]
+    tare load resp 127.0.0.1 --trace requests.txt      lines: GET KEY, or SET KEY BYTES\n\n\
+    Exit status: 0 done; 1 the generator fell behind, so the latencies are not the server's, the server \
+    counts other requests than were sent, or no rate keeps the objective; 2 wrong usage or it could not \
+    run; 130 interrupted.")]
 pub(crate) struct RespArgs {
     /// The server: a host and, if it is not 6379, a port
     #[arg(value_name = "HOST[:PORT]")]
@@ -138,7 +144,9 @@ pub(crate) struct RespArgs {
     tare load tls localhost:8443 --insecure --www /big.bin      bytes per second\n\n\
     Any TLS server will do for handshakes: each request is a connection that is closed after the handshake. \
     With --www the server has to answer HTTP GET, as web servers and openssl s_server -WWW do, and \
-    connections are kept as long as it keeps them.")]
+    connections are kept as long as it keeps them.\n\n\
+    Exit status: 0 done; 1 the generator fell behind, so the latencies are not the server's, or no rate \
+    keeps the objective; 2 wrong usage or it could not run; 130 interrupted.")]
 pub(crate) struct TlsLoadArgs {
     /// The server: a host and, if it is not 443, a port
     #[arg(value_name = "HOST[:PORT]")]
@@ -178,7 +186,7 @@ struct TrialArgs {
     /// Seconds that are measured [default: 10; of a trace: all of it]
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Seconds before, which are not [default: 1; of a trace: 0]
+    /// Seconds of warm-up before the measurement, not counted [default: 1; of a trace: 0]
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     warm_up: Option<Duration>,
     /// Requests per second, sent when they are due [default: a closed loop, or a trace's times]

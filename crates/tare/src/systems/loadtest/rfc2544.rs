@@ -35,8 +35,9 @@ pub(crate) struct Args {
     /// rate]
     #[arg(short, long, value_name = "PRECISION", value_parser = value::rate)]
     precision: Option<Rate>,
-    /// Frame sizes, Ethernet checksum included; `64 bytes:` of a report is understood as well
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = rfc2544::SIZES.map(|size| size as u16),
+    /// Frame sizes, with commas between them, Ethernet checksum included; `64 bytes:` of a report
+    /// is understood as well [default: 64,128,256,512,1024,1280,1518]
+    #[arg(long, hide_default_value = true, value_name = "BYTES", value_delimiter = ',', default_values_t = rfc2544::SIZES.map(|size| size as u16),
         value_parser = value::frame_size)]
     sizes: Vec<u16>,
     /// Trials of the latency

@@ -38,10 +38,10 @@ use crate::terminal;
     is needed. A store gets one write to ten reads, of which a tenth hits, as published. Shares are of the time in which the guest had work. In an emulated guest counts are\n\
     right, and cycles mean nothing.")]
 pub(crate) struct Args {
-    /// The guests, with commas between them: plain, swiotlb, sev-snp, tdx
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = ["plain", "swiotlb"])]
+    /// The guests, with commas between them: plain, swiotlb, sev-snp, tdx [default: plain,swiotlb]
+    #[arg(long, hide_default_value = true, value_name = "NAMES", value_delimiter = ',', default_values = ["plain", "swiotlb"])]
     flavour: Vec<Flavour>,
-    /// Loads of each guest
+    /// Measurements of each guest, with probes and without
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     /// Processors

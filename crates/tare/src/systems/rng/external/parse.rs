@@ -47,6 +47,9 @@ fn unreadable(battery: &str, output: &str) -> Judged {
     }
 }
 
+/// The serial correlation that `ent` prints if all bytes are equal.
+const ENT_UNDEFINED: f64 = -100_000.0;
+
 /// `ent -t`: a line of names and a line of values, separated by commas.
 pub(super) fn ent(output: &str) -> Judged {
     let mut lines = output.lines().filter(|line| line.contains(','));
@@ -74,13 +77,17 @@ pub(super) fn ent(output: &str) -> Judged {
         p_value,
         assessment,
     };
+    let correlation = match correlation {
+        ENT_UNDEFINED => "undefined, as all bytes are equal".to_owned(),
+        _ => correlation.to_string(),
+    };
     Judged {
         status,
         summary: format!("entropy {entropy} bits per byte, chi-square {chi_square} (p {}), serial correlation {correlation}", probability(p)),
         findings: vec![
             finding("entropy", None, format!("{entropy} bits per byte")),
             finding("chi-square", Some(p), format!("{chi_square}")),
-            finding("serial correlation", None, format!("{correlation}")),
+            finding("serial correlation", None, correlation),
         ],
     }
 }
