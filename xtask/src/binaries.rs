@@ -52,6 +52,20 @@ const LONGEST: &[&str] = &[
     "crates/port kernel",
 ];
 
+/// The time after which a test program is ended with its process group, in seconds: many times what
+/// the longest takes on a busy machine, and a bound for one that hangs.
+const LIMIT_SECONDS: u32 = 3600;
+
+/// The beginning of a command line that has a limit in seconds, and ends with this process:
+/// `timeout` makes a process group of its own, which Ctrl-C at a terminal does not reach.
+fn limited(seconds: u32) -> Vec<PathBuf> {
+    let seconds = seconds.to_string();
+    let with_parent = ["setpriv", "--pdeathsig", "TERM"].into_iter();
+    let limit = ["timeout", "--kill-after=10", &seconds];
+    let with_parent = with_parent.filter(|_| shell::has("setpriv"));
+    with_parent.chain(limit).map(PathBuf::from).collect()
+}
+
 /// Builds the test programs of [`WORKSPACE`] and lists them, those that take longest first.
 pub(crate) fn build() -> Result<Vec<Binary>, String> {
     let began = Instant::now();
@@ -182,13 +196,12 @@ impl Binary {
         variables: &[(String, String)],
     ) -> Result<(), String> {
         let began = Instant::now();
-        let mut words = prefix.iter().cloned().map(PathBuf::from);
-        let mut command = Command::new(words.next().unwrap_or_else(|| self.program.clone()));
-        command.args(words);
-        if !prefix.is_empty() {
-            command.arg(&self.program);
-        }
+        let mut words = limited(LIMIT_SECONDS);
+        words.extend(prefix.iter().map(PathBuf::from));
+        words.push(self.program.clone());
+        let mut command = Command::new(&words[0]);
         command
+            .args(&words[1..])
             // With what passing tests print, as that says what was not tested.
             .args(["--nocapture", "--quiet"])
             .args(arguments)
@@ -203,10 +216,11 @@ impl Binary {
             .map_err(|error| format!("{title}: {name} could not be run: {error}"))?;
         let took = began.elapsed().as_secs_f64();
         if !end.status.success() {
-            return Err(format!(
-                "{title}: {name} failed ({}) after {took:.1} s:\n{said}",
-                end.status
-            ));
+            let how = match took >= f64::from(LIMIT_SECONDS) {
+                true => format!("was ended at its limit ({})", end.status),
+                false => format!("failed ({})", end.status),
+            };
+            return Err(format!("{title}: {name} {how} after {took:.1} s:\n{said}"));
         }
         let processor = (end.rusage.utime + end.rusage.stime).as_secs_f64();
         let passed = said
@@ -245,7 +259,36 @@ fn run_whole(command: &mut Command) -> io::Result<(String, ResUse)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{package, text};
+    use std::fs;
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::{limited, package, run_whole, text};
+
+    #[test]
+    fn a_program_that_hangs_is_ended_at_its_limit_with_what_it_started() {
+        let marker = format!("{}", 8_000_000 + std::process::id());
+        let mut words = limited(1);
+        let script = format!("sleep {marker} & sleep {marker}");
+        words.extend(["sh", "-c", &script].map(PathBuf::from));
+        let (_, end) = run_whole(Command::new(&words[0]).args(&words[1..])).unwrap();
+        assert!(!end.status.success(), "{}", end.status);
+        let is_running = || {
+            let processes = fs::read_dir("/proc").unwrap().flatten();
+            let mut lines =
+                processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+            lines.any(|line| {
+                line.split(|byte| *byte == 0)
+                    .any(|it| it == marker.as_bytes())
+            })
+        };
+        let until = Instant::now() + Duration::from_secs(60);
+        while is_running() {
+            assert!(Instant::now() < until, "it left a process");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 
     #[test]
     fn packages_are_named_by_their_identifiers() {

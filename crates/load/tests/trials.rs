@@ -121,6 +121,19 @@ fn load(server: &Server, options: &Options) -> Record {
     run(&server.target(), &http, options, &AtomicBool::new(false)).unwrap()
 }
 
+/// The record of a trial that served more than `least` requests: each trial takes ten times as long
+/// as the one before it, which a busy machine may have left little time.
+fn load_until(least: u64, options: &Options, run: impl Fn(&Options) -> Record) -> Record {
+    let mut records = [1, 10, 100].into_iter().map(|times| {
+        run(&Options {
+            duration: options.duration * times,
+            ..options.clone()
+        })
+    });
+    let record = records.find(|record| record.served > least);
+    record.unwrap_or_else(|| panic!("no more than {least} requests in each of three trials"))
+}
+
 /// Each request that was to be sent is in one of the counts.
 fn adds_up(record: &Record) {
     assert_eq!(record.scheduled, record.issued + record.unissued());
@@ -133,25 +146,29 @@ fn adds_up(record: &Record) {
 #[test]
 fn a_closed_loop_counts_what_the_server_counts() {
     for (threads, pipeline, closes_after) in [(1, 1, usize::MAX), (2, 1, 7), (2, 3, usize::MAX)] {
-        let server = Server::start(closes_after, http_answer);
         let options = Options {
             threads,
             pipeline,
             warm_up: Duration::ZERO,
+            timeout: Duration::from_secs(60),
             ..options()
         };
-        let record = load(&server, &options);
-        adds_up(&record);
-        assert!(record.served > 50, "{record:?}");
-        assert_eq!(record.served, record.issued, "{:?}", record.first_error);
-        // All is measured: the server has served nothing else.
-        assert_eq!(record.served, server.served.load(Ordering::Relaxed));
+        let record = load_until(50, &options, |options| {
+            let server = Server::start(closes_after, http_answer);
+            let record = load(&server, options);
+            adds_up(&record);
+            assert_eq!(record.duration, options.duration);
+            assert_eq!(record.served, record.issued, "{:?}", record.first_error);
+            // All is measured: the server has served nothing else.
+            assert_eq!(record.served, server.served.load(Ordering::Relaxed));
+            record
+        });
         assert_eq!(record.received_bytes, record.served * 140);
         assert_eq!(record.body_bytes, record.served * 100);
         assert_eq!(record.bytes_per_response(), Some(140.0));
         let reopened = record.connections > 4;
         assert_eq!(reopened, closes_after != usize::MAX, "{record:?}");
-        assert!(record.cpu > Duration::ZERO && record.duration == options.duration);
+        assert!(record.cpu > Duration::ZERO);
     }
 }
 
@@ -159,8 +176,12 @@ fn a_closed_loop_counts_what_the_server_counts() {
 fn responses_to_requests_of_the_warm_up_are_waited_for() {
     let server = Server::start(usize::MAX, http_answer);
     let stopped = server.gate.lock().unwrap();
+    let options = Options {
+        timeout: Duration::from_secs(60),
+        ..options()
+    };
     let record = std::thread::scope(|scope| {
-        let trial = scope.spawn(|| load(&server, &options()));
+        let trial = scope.spawn(|| load(&server, &options));
         // Longer than the trial's 350 ms, all of which pass before the first response.
         std::thread::sleep(Duration::from_millis(700));
         drop(stopped);
@@ -187,7 +208,9 @@ fn hits_misses_and_errors_are_told_apart() {
     };
     for version in [RespVersion::Two, RespVersion::Three] {
         let resp = Resp::new(version);
-        let record = run(&server.target(), &resp, &options, &AtomicBool::new(false)).unwrap();
+        let record = load_until(400, &options, |options| {
+            run(&server.target(), &resp, options, &AtomicBool::new(false)).unwrap()
+        });
         adds_up(&record);
         let share = |part: u64| part as f64 / record.issued as f64;
         assert!((share(record.served) - 0.4).abs() < 0.1, "{record:?}");
@@ -202,7 +225,7 @@ fn hits_misses_and_errors_are_told_apart() {
 #[test]
 fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not() {
     let stopped = Duration::from_millis(200);
-    let p99 = |pace| {
+    let p90 = |pace| {
         let server = Server::start(usize::MAX, http_answer);
         let gate = Arc::clone(&server.gate);
         let stop = std::thread::spawn(move || {
@@ -214,6 +237,7 @@ fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not(
         let options = Options {
             pace,
             duration: Duration::from_secs(1),
+            timeout: Duration::from_secs(60),
             ..options()
         };
         let record = load(&server, &options);
@@ -234,26 +258,31 @@ fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not(
     // A fifth of the requests of an open loop come while the server stands still: half of those
     // wait for half of the time.
     for pace in [Pace::Constant(400.0), Pace::Poisson(400.0)] {
-        let open = p99(pace);
+        let open = p90(pace);
         assert!(open >= stopped.mul_f64(0.3), "{pace:?}: {open:?}");
     }
-    let closed = p99(Pace::Closed);
-    assert!(closed < stopped / 2, "{closed:?}");
+    // In one of several trials: a busy machine may let few requests through, which all wait.
+    let is_short = |_| p90(Pace::Closed) < stopped.mul_f64(0.3);
+    assert!((0..10).any(is_short));
 }
 
 #[test]
-fn an_open_loop_sends_within_half_a_millisecond() {
+fn an_open_loop_sends_within_a_part_of_a_millisecond() {
     let server = Server::start(usize::MAX, http_answer);
     let options = Options {
         pace: Pace::Poisson(1000.0),
         ..options()
     };
-    // The median, and of several trials: other programs may take the processor.
+    // Of sends that waited for the end of a whole millisecond, half would be later than half of
+    // one and no more than a tenth within a tenth of one. A fifth within that, in one of several
+    // trials, is none of those: other programs may take the processor, for most of a trial.
+    let mut least = Duration::MAX;
     let is_in_time = |_| {
-        let late = load(&server, &options).lateness.quantile(0.5).unwrap();
-        late < Duration::from_micros(500)
+        let late = load(&server, &options).lateness.quantile(0.2);
+        least = least.min(late.unwrap_or(Duration::MAX));
+        least < Duration::from_micros(100)
     };
-    assert!((0..10).any(is_in_time));
+    assert!((0..30).any(is_in_time), "{least:?}");
 }
 
 #[test]
@@ -270,28 +299,33 @@ fn a_rate_beyond_the_server_s_is_counted_as_not_issued() {
         timeout: Duration::from_millis(200),
         ..options()
     };
-    let record = load(&server, &options);
-    adds_up(&record);
-    assert!((299..=301).contains(&record.scheduled), "{record:?}");
-    assert!(record.unissued() > 150, "{record:?}");
-    // That is the server's doing, which the generator's lateness is not about.
-    assert_eq!(record.is_invalid(), None);
+    // That is the server's doing, which the generator's lateness is not about. On a busy machine
+    // it is late in some of the trials.
+    let is_valid = |_| {
+        let record = load(&server, &options);
+        adds_up(&record);
+        assert!((299..=301).contains(&record.scheduled), "{record:?}");
+        assert!(record.unissued() > 150, "{record:?}");
+        record.is_invalid().is_none()
+    };
+    assert!((0..20).any(is_valid));
 }
 
 #[test]
 fn servers_that_are_absent_silent_or_wrong_are_an_error_that_says_so() {
     let http = Http::new("localhost", &["/".into()], &[]).unwrap();
-    let error = |address| {
+    let error_within = |address, timeout| {
         let target = Target { address, tls: None };
         let options = Options {
             connections: 1,
-            timeout: Duration::from_millis(100),
-            duration: Duration::from_secs(30),
+            timeout,
+            duration: Duration::from_secs(60),
             ..options()
         };
         let error = run(&target, &http, &options, &AtomicBool::new(false));
         error.unwrap_err().to_string()
     };
+    let error = |address| error_within(address, Duration::from_secs(60));
     // A port that was free a moment ago.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -303,7 +337,8 @@ fn servers_that_are_absent_silent_or_wrong_are_an_error_that_says_so() {
         "{refused}"
     );
     let silent = Server::start(usize::MAX, |_: &[u8]| None);
-    assert!(error(silent.address).contains("no response in time"));
+    let said = error_within(silent.address, Duration::from_millis(100));
+    assert!(said.contains("no response in time"), "{said}");
     let wrong = Server::start(usize::MAX, |arrived: &[u8]| {
         Some((arrived.len(), b"+OK\r\n".to_vec()))
     });
@@ -320,7 +355,7 @@ fn servers_that_are_absent_silent_or_wrong_are_an_error_that_says_so() {
 fn a_trial_ends_when_it_is_stopped() {
     let server = Server::start(usize::MAX, http_answer);
     let options = Options {
-        duration: Duration::from_secs(60),
+        duration: Duration::from_secs(600),
         warm_up: Duration::ZERO,
         threads: 2,
         ..options()
@@ -330,11 +365,14 @@ fn a_trial_ends_when_it_is_stopped() {
     let http = Http::new("localhost", &["/".into()], &[]).unwrap();
     let record = std::thread::scope(|scope| {
         scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(300));
+            // More than can be on their way: one for each connection.
+            while server.served.load(Ordering::Relaxed) < 20 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             stop.store(true, Ordering::Relaxed);
         });
         run(&server.target(), &http, &options, &stop).unwrap()
     });
-    assert!(begin.elapsed() < Duration::from_secs(20));
-    assert!(record.served > 0 && record.duration < Duration::from_secs(20));
+    assert!(begin.elapsed() < Duration::from_secs(120));
+    assert!(record.served > 0 && record.duration < Duration::from_secs(120));
 }

@@ -20,30 +20,41 @@ fn a_program_that_needs_three_times_as_long_is_found_and_the_comparison_can_be_k
     let directory = tempfile::tempdir().unwrap();
     let words = [
         "compare",
-        "sleep 0.02",
-        "sleep 0.06",
+        "sleep 0.1",
+        "sleep 0.3",
         "--json",
         "--save",
-        "kept.toml",
+        "my kept.toml",
         "--out",
         "one",
         "--budget",
-        "15 s",
+        "40 s",
     ];
     let ran = tare(directory.path(), &words);
     assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    let said = text(&ran.stderr);
+    assert!(
+        said.contains("to repeat: tare run 'my kept.toml' --budget \"15 s\"\n"),
+        "{said}"
+    );
     let result: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
     let time = &result["comparisons"][0];
     assert_eq!(time["metric"], "time");
     assert_eq!(time["difference"], "more", "{time}");
-    assert_eq!(time["judged"]["verdict"], "not-reproduced");
+    assert_eq!(time["judged"]["verdict"], "missed");
+    // No publication has claimed it.
+    let kept = &result["run"]["experiments"][0];
+    assert_eq!(kept["claims"], serde_json::json!([]));
+    assert_eq!(kept["targets"].as_array().map(Vec::len), Some(2));
+    let page = std::fs::read_to_string(directory.path().join("one/report.html")).unwrap();
+    assert!(page.contains("<h2>Targets") && !page.contains("<h2>Published claims"));
     let ratio = time["judged"]["measured"].as_f64().unwrap();
     assert!((1.5..4.0).contains(&ratio), "{ratio}");
     assert!(directory.path().join("one/report.html").exists());
 
     let again = tare(
         directory.path(),
-        &["run", "kept.toml", "--rounds", "2", "--out", "two"],
+        &["run", "my kept.toml", "--rounds", "2", "--out", "two"],
     );
     assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
 
@@ -53,10 +64,10 @@ fn a_program_that_needs_three_times_as_long_is_found_and_the_comparison_can_be_k
     assert!(shown.contains("before: one\nafter:  two"), "{shown}");
     // Two rounds decide nothing.
     assert!(
-        shown.contains("compare/commands/2-time: not-reproduced → inconclusive"),
+        shown.contains("compare/commands/2-time: missed → inconclusive"),
         "{shown}"
     );
-    assert!(shown.contains("command=sleep 0.06 time: "), "{shown}");
+    assert!(shown.contains("command=sleep 0.3 time: "), "{shown}");
     let same = tare(directory.path(), &["diff", "one", "one"]);
     assert!(text(&same.stdout).contains("Verdicts: 0 changed of 2"));
     let json = tare(directory.path(), &["diff", "one", "two", "--json"]);
@@ -91,12 +102,54 @@ fn a_program_that_fails_or_is_missing_gets_no_verdict() {
 }
 
 #[test]
+fn a_comparison_whose_budget_is_used_up_says_so_and_needs_no_temporary_directory_with_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let compare = |more: &[&str]| {
+        let words = ["compare", "sleep 0.3", "sleep 0.31"];
+        Command::new(env!("CARGO_BIN_EXE_tare"))
+            .args([&words, more].concat())
+            .current_dir(directory.path())
+            .env("TMPDIR", directory.path().join("nowhere"))
+            .output()
+            .expect("tare runs")
+    };
+    let refused = compare(&[]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains("nowhere") && said.contains("--out DIR"),
+        "{said}"
+    );
+
+    let ran = compare(&["--budget", "0.5 s", "--out", "kept", "--save", "kept.toml"]);
+    let (said, shown) = (text(&ran.stderr), text(&ran.stdout));
+    assert_eq!(ran.status.code(), Some(0), "{said}");
+    assert!(said.contains(", at most 0.5 s\n"), "{said}");
+    assert!(
+        shown.contains("1 round is too few for an interval"),
+        "{shown}"
+    );
+    assert!(
+        shown.ends_with("\nThe budget of 0.5 s was used up; --budget TIME gives more.\n"),
+        "{shown}"
+    );
+
+    let ran = compare(&["--rounds", "2", "--out", "two", "--save", "kept.toml"]);
+    let (said, shown) = (text(&ran.stderr), text(&ran.stdout));
+    assert!(
+        said.contains("to repeat: tare run kept.toml --rounds 2\n"),
+        "{said}"
+    );
+    assert!(!shown.contains("budget"), "{shown}");
+}
+
+#[test]
 fn the_differences_of_what_is_no_run_are_an_error_that_names_it() {
     let directory = tempfile::tempdir().unwrap();
     let ran = tare(directory.path(), &["diff", "nothing", "nowhere"]);
     assert_eq!(ran.status.code(), Some(2));
     assert!(
-        text(&ran.stderr).contains("nothing/run.json"),
+        text(&ran.stderr).contains("nothing: found no run.json"),
         "{}",
         text(&ran.stderr)
     );

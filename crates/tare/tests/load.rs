@@ -86,9 +86,14 @@ fn an_open_loop_is_reported_to_people_and_to_programs() {
 fn errors_of_the_server_are_counted_and_the_first_is_told() {
     let busy = b"-LOADING the data set\r\n";
     let address = server(busy, Duration::ZERO).to_string();
-    let done = run(&["resp", &address, "-d", "0.2", "-w", "0"]);
-    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-    let table = text(&done.stdout);
+    // A busy machine may leave no time for a response.
+    let mut tables = (0..20).map(|_| {
+        let done = run(&["resp", &address, "-d", "0.2", "-w", "0"]);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        text(&done.stdout)
+    });
+    let table = tables.find(|table| table.contains("LOADING"));
+    let table = table.expect("a response in one of twenty trials");
     assert!(table.contains("0 served, 0 misses"), "{table}");
     assert!(
         table.contains("the first one: LOADING the data set"),
@@ -213,17 +218,36 @@ fn the_highest_rate_that_keeps_an_objective_is_that_of_a_server_with_a_known_lim
     ];
     for highest in [None, Some("2000")] {
         let rate: Vec<&str> = highest.map_or(vec![], |rate| vec!["-r", rate]);
-        let done = run(&[&search[..], &rate].concat());
-        let error = text(&done.stderr);
-        assert_eq!(done.status.code(), Some(0), "{error}");
-        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
-        let found = &result["find_max"];
-        assert_eq!(found["objective"], "p90 < 50 ms");
-        let [kept, not_kept] = ["rate_kept", "rate_not_kept"].map(|name| found[name].as_f64());
-        let (kept, not_kept) = (kept.unwrap(), not_kept.unwrap());
-        assert!((350.0..560.0).contains(&kept) && kept < not_kept, "{found}");
-        let trials = found["trials"].as_array().unwrap();
-        assert!(trials.iter().any(|trial| trial["keeps"] == true));
+        // Where a busy machine lets server or generator stand still, a rate below the limit is not
+        // kept or in doubt, but not in each of several searches. None keeps one above it.
+        let is_found = |_| {
+            let done = run(&[&search[..], &rate].concat());
+            let error = text(&done.stderr);
+            if done.status.code() == Some(2) {
+                assert!(error.contains("no response in a closed loop"), "{error}");
+                return false;
+            }
+            let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+            let found = &result["find_max"];
+            assert_eq!(found["objective"], "p90 < 50 ms");
+            let [kept, not_kept] = ["rate_kept", "rate_not_kept"].map(|name| found[name].as_f64());
+            let is_doubted = error.contains("invalid from");
+            assert_eq!(!found["invalid"].is_null(), is_doubted, "{found} {error}");
+            let code = i32::from(is_doubted || kept.is_none());
+            assert_eq!(done.status.code(), Some(code), "{found} {error}");
+            let kept = kept.unwrap_or(0.0);
+            assert!(kept < 560.0, "{found}");
+            assert!(not_kept.is_none_or(|rate| kept < rate), "{found}");
+            let trials = found["trials"].as_array().unwrap();
+            let keeps = trials.iter().any(|trial| trial["keeps"] == true);
+            assert_eq!(keeps, kept > 0.0, "{found}");
+            if code != 0 || kept < 350.0 || not_kept.is_none() {
+                eprintln!("again: {found} {error}");
+                return false;
+            }
+            true
+        };
+        assert!((0..5).any(is_found));
     }
     let never = [
         "http",
@@ -290,9 +314,14 @@ fn free_port() -> u16 {
 /// Runs a load whose requests are counted on both sides, those of the warm-up too, and expects that
 /// they are equal. A busy machine may serve none in a warm-up, after which another is tried.
 fn counted(arguments: &[&str]) -> Value {
-    let load = "-c 4 -d 0.4 -w 0.1 --json --timeout 20";
-    let load: Vec<&str> = load.split(' ').collect();
-    for _ in 0..5 {
+    counted_above(0, arguments)
+}
+
+/// The same with more than `least` requests served after the warm-up.
+fn counted_above(least: u64, arguments: &[&str]) -> Value {
+    for times in ["-d 0.4 -w 0.1", "-d 0.4 -w 0.1", "-d 2 -w 1", "-d 10 -w 5"] {
+        let load = format!("-c 4 {times} --json --timeout 20");
+        let load: Vec<&str> = load.split(' ').collect();
         let done = run(&[arguments, &load].concat());
         let result: Value = serde_json::from_slice(&done.stdout).unwrap();
         let error = text(&done.stderr);
@@ -304,12 +333,12 @@ fn counted(arguments: &[&str]) -> Value {
             "{arguments:?}: {result}"
         );
         let measured = result["served"].as_u64().unwrap();
-        if counts["served"].as_u64().unwrap() > measured {
+        if measured > least && counts["served"].as_u64().unwrap() > measured {
             return result;
         }
-        eprintln!("{arguments:?}: the warm-up served nothing: {counts}");
+        eprintln!("{arguments:?}: too few were served in a part of {times}: {counts}");
     }
-    panic!("{arguments:?}: none of five warm-ups served anything");
+    panic!("{arguments:?}: too few were served in a part of each of four trials");
 }
 
 #[test]
@@ -333,7 +362,8 @@ fn nginx_memcached_and_redis_count_the_requests_that_were_sent() {
     ) {
         let url = |path| format!("http://127.0.0.1:{port}{path}");
         let status = url("/status");
-        let result = counted(&["http", &url("/"), "--server-counts", &status]);
+        // 60 are more than 10 on each of four connections.
+        let result = counted_above(60, &["http", &url("/"), "--server-counts", &status]);
         assert!(
             result["connections"].as_u64() > Some(4),
             "it closes a connection after 10 requests: {result}"
@@ -359,9 +389,9 @@ fn nginx_memcached_and_redis_count_the_requests_that_were_sent() {
         );
         let other = thread::spawn({
             let url = url("/");
-            move || run(&["http", &url, "-d", "2", "-w", "0", "-r", "100"])
+            move || run(&["http", &url, "-d", "8", "-w", "0", "-r", "100"])
         });
-        let load = ["-d", "0.5", "-w", "0.5", "--server-counts", &status];
+        let load = ["-d", "2", "-w", "0.5", "--server-counts", &status];
         let done = run(&[&["http", &url("/")], &load[..]].concat());
         other.join().unwrap();
         assert_eq!(done.status.code(), Some(1));
@@ -450,18 +480,17 @@ fn a_server_that_counts_fewer_requests_than_it_served_makes_the_trial_invalid() 
             });
         }
     });
-    let done = run(&[
-        "resp",
-        &address,
-        "--server-counts",
-        "-d",
-        "0.2",
-        "-w",
-        "0",
-        "--json",
-    ]);
+    let load = "--server-counts -d 0.2 -w 0 --json".split(' ');
+    let load: Vec<&str> = ["resp", &address].into_iter().chain(load).collect();
+    // A busy machine may leave no time for a response.
+    let mut results = (0..20).map(|_| {
+        let done = run(&load);
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        (done, result)
+    });
+    let found = results.find(|(_, result)| result["server_counts"]["served"].as_u64() > Some(0));
+    let (done, result) = found.expect("a response in one of twenty trials");
     assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
-    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
     let invalid = result["invalid"].as_str().unwrap();
     assert!(
         invalid.contains("found 0 requests that the server counts"),
@@ -643,8 +672,6 @@ fn a_server_may_have_a_certificate_that_is_trusted_itself_or_one_that_it_signed(
 fn tls_shows_certificates_and_names_and_resumes_sessions_as_asked() {
     let (address, data, names) = tls_server("cert", Some("cert"));
     let (cert, key) = (format!("{data}/cert.pem"), format!("{data}/key.pem"));
-    // On a busy machine a handshake takes up to half a second.
-    let short = ["-c", "2", "-d", "1", "-w", "0", "--json"];
     let trusts = [
         "--cacert",
         &cert,
@@ -655,13 +682,23 @@ fn tls_shows_certificates_and_names_and_resumes_sessions_as_asked() {
         "--sni",
         "localhost",
     ];
-    let tls = |more: &[&str]| run(&[&["tls", &address], &short[..], more].concat());
+    let tls = |seconds: &str, more: &[&str]| {
+        let load = ["-c", "2", "-d", seconds, "-w", "0", "--json"];
+        run(&[&["tls", &address], &load[..], more].concat())
+    };
+    // Longer trials where handshakes take long on a busy machine.
+    let served_above = |least: u64, more: &[&str]| -> Value {
+        let mut results = ["1", "5", "20"].into_iter().map(|seconds| {
+            let done = tls(seconds, more);
+            assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+            serde_json::from_slice::<Value>(&done.stdout).unwrap()
+        });
+        let result = results.find(|result| result["served"].as_u64().unwrap() > least);
+        result.unwrap_or_else(|| panic!("no more than {least} in each of three trials"))
+    };
     for (more, is_full) in [(&["--no-resumption"][..], true), (&[], false)] {
-        let done = tls(&[&trusts[..], more].concat());
-        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let result = served_above(4, &[&trusts[..], more].concat());
         let count = |name: &str| result[name].as_u64().unwrap();
-        assert!(count("served") > 4, "{result}");
         assert_eq!(
             count("full_handshakes") + count("resumed_handshakes"),
             count("served")
@@ -669,8 +706,7 @@ fn tls_shows_certificates_and_names_and_resumes_sessions_as_asked() {
         assert_eq!(count("resumed_handshakes") == 0, is_full);
     }
     assert!(names.lock().unwrap().iter().all(|name| name == "localhost"));
-    let done = tls(&[&trusts[..], &["--www", "/big"]].concat());
-    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let result = served_above(0, &[&trusts[..], &["--www", "/big"]].concat());
     assert_eq!(
         result["body_bytes"].as_u64(),
         result["served"].as_u64().map(|n| 5 * n)
@@ -685,7 +721,8 @@ fn tls_shows_certificates_and_names_and_resumes_sessions_as_asked() {
         (&["--insecure"], "CertificateRequired"),
         (&["--sni", "localhost"], "certificate"),
     ] {
-        let done = tls(wrong);
+        // A refusal ends it; until then a busy machine may take its time.
+        let done = tls("20", wrong);
         let error = text(&done.stderr);
         assert_eq!(done.status.code(), Some(2), "{wrong:?}: {error}");
         assert!(error.contains(said), "{wrong:?}: {error}");

@@ -136,9 +136,10 @@ fn a_file_that_is_no_regular_file_is_refused_at_once() {
     }
 }
 
-/// Processes that have `marker` on their command line, a second after others were killed.
+/// Processes that have `marker` on their command line, once those that were killed had a minute to
+/// vanish.
 fn processes_with(marker: &str) -> usize {
-    let until = Instant::now() + Duration::from_secs(1);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
@@ -151,6 +152,7 @@ fn processes_with(marker: &str) -> usize {
         if alive == 0 || Instant::now() > until {
             return alive;
         }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -174,7 +174,14 @@ fn dependencies() -> Result<(), String> {
         step(
             "cargo-deny",
             "cargo",
-            &["install", "cargo-deny", "--locked", "--version", CARGO_DENY],
+            &[
+                "install",
+                "cargo-deny",
+                "--debug",
+                "--locked",
+                "--version",
+                CARGO_DENY,
+            ],
         )?;
     }
     step(

@@ -8,10 +8,10 @@ use std::sync::mpsc::{channel, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 /// The time that booting may take: seconds on an idle machine.
-const BOOT_MAX: Duration = Duration::from_secs(90);
+const BOOT_MAX: Duration = Duration::from_secs(300);
 
 /// The time that a command may take.
-const COMMAND_MAX: Duration = Duration::from_secs(60);
+const COMMAND_MAX: Duration = Duration::from_secs(300);
 
 /// The longest frame that a card hands over.
 const FRAME_MAX: usize = 2048;

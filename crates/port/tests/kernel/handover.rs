@@ -7,7 +7,7 @@ use tare_port::{
 };
 
 use crate::namespace::{in_namespace, veth};
-use crate::traffic::{number, numbered, receive, send};
+use crate::traffic::{becomes, number, numbered, receive, receive_all, send};
 
 fn pool() -> Pool {
     pool_of(2048)
@@ -26,6 +26,7 @@ fn say(port: &mut dyn Port, pool: &Pool, numbers: std::ops::Range<u32>) {
 /// Receives frames with these numbers and no others.
 fn hear(port: &mut dyn Port, numbers: std::ops::Range<u32>) {
     let mut burst = Burst::new();
+    receive_all(port, &mut burst, numbers.len());
     receive(port, &mut burst, numbers.len() + 1);
     assert!(numbers.eq(burst.drain(..).map(|frame| number(&frame))));
 }
@@ -57,7 +58,12 @@ fn a_packet_socket_is_taken_over_with_the_frames_that_wait_in_it() {
         drop(first);
         say(&mut sender, &pool, 40..60);
         let mut burst = Burst::new();
-        receive(&mut second, &mut burst, 20);
+        becomes(|| {
+            for port in [&mut second, &mut third] {
+                receive(port, &mut burst, 20);
+            }
+            burst.len() == 20
+        });
         receive(&mut third, &mut burst, 21);
         assert_eq!(burst.len(), 20);
         // What is no packet socket of the interface is refused.
@@ -128,14 +134,13 @@ fn paused_and_resumed(mode: XdpMode, capacity: usize, a: &Interface, b: &Interfa
     drop(port);
     say(&mut sender, &pool, 60..80);
     hear(&mut spare, 60..80);
-    let begin = std::time::Instant::now();
-    let mut next = loop {
-        if let Some(port) = XdpPort::open_after(b, 0, &other, mode).unwrap() {
-            break port;
-        }
-        assert!(begin.elapsed() < std::time::Duration::from_secs(5));
+    let mut next = None;
+    becomes(|| {
+        next = XdpPort::open_after(b, 0, &other, mode).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(1));
-    };
+        next.is_some()
+    });
+    let mut next = next.expect("a queue that is free");
     say(&mut sender, &pool, 80..90);
     hear(&mut spare, 80..90);
     next.handover().unwrap().resume().unwrap();

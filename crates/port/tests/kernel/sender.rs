@@ -9,7 +9,7 @@ use tare_port::{
 };
 
 use crate::namespace::{in_namespace, ip, veth};
-use crate::traffic::{allocations, carries, number, numbered, receive, send};
+use crate::traffic::{allocations, carries, number, numbered, receive_all, send};
 
 const NATIVE: Kind = Kind::Xdp(XdpMode::Native);
 
@@ -43,7 +43,7 @@ fn frames_of_every_length_are_sent_by_xdp_intact_and_in_order() {
         let before = allocations();
         burst.extend((0..64).map(|n| numbered(&pool, n)));
         send(&mut near, &mut burst);
-        receive(&mut far, &mut burst, 64);
+        receive_all(&mut far, &mut burst, 64);
         burst.clear();
         assert_eq!(allocations() - before, 0);
         drop((near, far));
@@ -97,7 +97,7 @@ fn threads_send_beside_the_port_and_every_frame_arrives_once() {
             .collect();
         let mut burst: Burst = (0..320).map(|n| numbered(&pool, n)).collect();
         send(&mut near, &mut burst);
-        receive(&mut far, &mut burst, 3 * 320);
+        receive_all(&mut far, &mut burst, 3 * 320);
         threads.into_iter().for_each(|t| t.join().unwrap());
         assert_eq!(wait.try_iter().collect::<Vec<_>>(), [320, 320]);
         // A thread that changes its CPU meanwhile changes its queue, so their order is open.
@@ -124,7 +124,7 @@ fn where_the_other_end_is_plain_a_port_sends_by_its_ring_and_threads_by_packet_s
         // It receives nothing.
         let mut burst: Burst = vec![numbered(&pool, 0)];
         send(&mut far, &mut burst);
-        receive(&mut near, &mut burst, 1);
+        receive_all(&mut near, &mut burst, 1);
         assert_eq!(burst.len(), 1);
         burst.clear();
         assert_eq!(beside.receive(&mut burst, 1).unwrap(), 0);

@@ -12,6 +12,7 @@
 //!   directory in `docs/runs`, so that its report is the same every time), with `, which fails`
 //!   its error, and with `, N lines` or `, M-N lines` only those.
 //! - `generated from FILE`: a file, relative to the document, as a code block.
+//! - ``generated as reference of `gateway` ``, or `gentest`: every block and leaf of that file.
 //! - ``generated as table from `RUN` ``: the systems of `docs/systems.toml` with their figures in
 //!   that run.
 //!
@@ -26,6 +27,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::Value;
+use tare_gateway::config::{reference, GATEWAY_FILE, GENTEST_FILE};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const BEGIN: &str = "<!-- generated ";
@@ -71,6 +73,19 @@ fn block(mark: &str, document: &Path) -> String {
         }
         let shown = quoted(mark, "shown as").unwrap_or(command);
         return format!("```text\n$ {shown}\n{output}```\n");
+    }
+    if let Some(file) = quoted(mark, "as reference of") {
+        let file = match file {
+            "gateway" => &GATEWAY_FILE,
+            "gentest" => &GENTEST_FILE,
+            other => panic!("{mark}: found {other}, expected gateway or gentest"),
+        };
+        let wrapped = |line: &str| match line.starts_with('|') {
+            true => line.to_owned(),
+            false => textwrap::fill(line, 100),
+        };
+        let lines: Vec<String> = reference(file).lines().map(wrapped).collect();
+        return lines.join("\n") + "\n";
     }
     if let Some(run) = quoted(mark, "as table from") {
         return table::table(&judged(run));

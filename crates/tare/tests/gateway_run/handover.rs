@@ -21,6 +21,8 @@ use crate::testbed::*;
 
 /// Packets per second in each direction.
 const RATE: u64 = 20_000;
+/// The longest time that a handover may take, until both processes are past it.
+const HANDOVER_MAX: Duration = Duration::from_secs(60);
 /// Packets of 10 ms.
 const LOSS_MAX: u64 = RATE / 100;
 
@@ -141,9 +143,30 @@ impl Testbed {
         let mut before = self.gateways[side].take().unwrap();
         let old = u64::from(before.id());
         self.begin(side, "handover");
-        let status = before.wait().unwrap();
+        // On a busy machine the time for a handover may pass before each has done its part: the
+        // other process ends then, and nothing has changed.
+        let (mut begun, mut end) = (1, Instant::now() + HANDOVER_MAX);
+        let status = loop {
+            if let Some(status) = before.try_wait().unwrap() {
+                break status;
+            }
+            let other = self.gateways[side].as_mut().unwrap();
+            let ended = other.try_wait().unwrap();
+            let is_late = Instant::now() > end;
+            if is_late || ended.is_some() && begun == 3 {
+                let _ = before.kill();
+                let logs = [0, 1].map(|side| self.log(side)).join("\n");
+                panic!("no handover; {begun} processes tried, the last ended: {ended:?}\n{logs}");
+            }
+            if let Some(ended) = ended {
+                let _ = writeln!(io::stderr(), "handover again: {ended}");
+                self.begin(side, "handover");
+                (begun, end) = (begun + 1, Instant::now() + HANDOVER_MAX);
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
         assert!(status.success(), "{status}\n{}", self.log(side));
-        self.wait(5.0, "the other process to answer", || {
+        self.wait(20.0, "the other process to answer", || {
             self.pid(side).filter(|pid| *pid != old)
         });
     }
@@ -237,22 +260,23 @@ fn lost_in_five_handovers(io: &str, cpus: &str) -> Option<String> {
 
 #[test]
 fn a_program_is_replaced_five_times_over_packet_sockets_and_at_most_10_ms_of_packets_are_lost() {
-    handed_over_five_times("packet", "0");
+    handed_over_five_times("packet", &cpus(1));
 }
 
 #[test]
 fn a_program_is_replaced_five_times_over_native_xdp_and_at_most_10_ms_of_packets_are_lost() {
-    handed_over_five_times("auto", "0");
+    handed_over_five_times("auto", &cpus(1));
 }
 
 #[test]
 fn a_program_is_replaced_five_times_over_generic_xdp_and_at_most_10_ms_of_packets_are_lost() {
-    handed_over_five_times("xdp-generic", "0");
+    handed_over_five_times("xdp-generic", &cpus(1));
 }
 
 #[test]
 fn a_program_with_two_workers_is_replaced_five_times() {
-    handed_over_five_times("packet", "0,0,1");
+    // The control thread has the processor of a worker, and each worker its own if there are two.
+    handed_over_five_times("packet", &format!("{},{}", cpus(1), cpus(2)));
 }
 
 #[test]
@@ -278,6 +302,7 @@ fn a_program_is_replaced_by_one_with_another_mode_of_xdp() {
 
 /// A process that takes over up to some step only.
 struct Impostor {
+    socket: PathBuf,
     stream: UnixStream,
     /// Of the gateway.
     namespace: u64,
@@ -294,12 +319,20 @@ const REFUSED: u8 = 6;
 
 impl Impostor {
     fn at(bed: &Testbed) -> Impostor {
-        let stream = UnixStream::connect(bed.handover_socket(0)).unwrap();
-        let limit = Some(Duration::from_secs(5));
-        stream.set_read_timeout(limit).unwrap();
-        let namespace = format!("/run/netns/{}", bed.space("g0"));
+        let namespace = format!("/run/netns/{}", bed.spaces.name("g0"));
         let namespace = fs::metadata(namespace).unwrap().ino();
-        Impostor { stream, namespace }
+        Impostor::of(bed.handover_socket(0), namespace)
+    }
+
+    fn of(socket: PathBuf, namespace: u64) -> Impostor {
+        let stream = UnixStream::connect(&socket).unwrap();
+        let limit = Some(Duration::from_secs(20));
+        stream.set_read_timeout(limit).unwrap();
+        Impostor {
+            socket,
+            stream,
+            namespace,
+        }
     }
 
     fn say(&mut self, kind: u8, content: &str) -> io::Result<()> {
@@ -334,11 +367,20 @@ impl Impostor {
         assert_eq!([HELLO, PORT, PORT], [0; 3].map(|_| self.hear().0));
     }
 
+    /// On a busy machine a worker may not stop in time, after which another attempt is as good.
     fn receive_state(&mut self) {
-        self.receive_ports();
-        self.say(READY, "").unwrap();
-        let (kind, content) = self.hear();
-        assert_eq!(kind, STATE, "{}", String::from_utf8_lossy(&content));
+        for _ in 0..5 {
+            self.receive_ports();
+            self.say(READY, "").unwrap();
+            let (kind, content) = self.hear();
+            if kind == STATE {
+                return;
+            }
+            let text = String::from_utf8_lossy(&content);
+            assert!(kind == REFUSED && text.contains("did not stop"), "{text}");
+            *self = Impostor::of(self.socket.clone(), self.namespace);
+        }
+        panic!("workers do not stop in time in each of five attempts");
     }
 }
 
@@ -383,11 +425,13 @@ fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwar
             ("state", Impostor::receive_state),
             ("half a message after the state", |other| {
                 other.receive_state();
-                other.stream.write_all(&[TAKEN, 0, 0]).unwrap();
+                // It may have been too long ago.
+                let _ = other.stream.write_all(&[TAKEN, 0, 0]);
             }),
             ("a refusal", |other| {
                 other.receive_state();
-                other.say(REFUSED, "no").unwrap();
+                // The same.
+                let _ = other.say(REFUSED, "no");
             }),
             ("too late", |other| {
                 other.receive_state();
@@ -397,27 +441,30 @@ fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwar
             }),
         ];
         for (step, act) in steps {
-            let flows = bed.flows();
-            thread::sleep(Duration::from_millis(200));
-            let mut other = Impostor::at(&bed);
-            act(&mut other);
-            drop(other);
-            thread::sleep(Duration::from_millis(300));
-            for flow in flows {
-                let (sent, lost, gap) = flow.end();
-                let lost = lost.len() as u64;
-                let _ = writeln!(
-                    io::stderr(),
-                    "{io}, {step}: {lost} of {sent} lost, longest gap {:.1} ms",
-                    gap.as_secs_f64() * 1000.0
-                );
-                assert!(
-                    lost <= LOSS_MAX + bed.missed(0) + bed.missed(1),
-                    "{io}, {step}: {lost} of {sent}\n{}",
-                    bed.log(0)
-                );
-            }
-            assert_eq!(bed.pid(0), pid, "{step}");
+            crate::loses_nothing(|| {
+                let missed_before = bed.missed(0) + bed.missed(1);
+                let flows = bed.flows();
+                thread::sleep(Duration::from_millis(200));
+                let mut other = Impostor::at(&bed);
+                act(&mut other);
+                drop(other);
+                thread::sleep(Duration::from_millis(300));
+                let all = flows.map(|flow| {
+                    let (sent, lost, gap) = flow.end();
+                    let lost = lost.len() as u64;
+                    let _ = writeln!(
+                        io::stderr(),
+                        "{io}, {step}: {lost} of {sent} lost, longest gap {:.1} ms",
+                        gap.as_secs_f64() * 1000.0
+                    );
+                    (lost, sent)
+                });
+                assert_eq!(bed.pid(0), pid, "{step}");
+                let missed = (bed.missed(0) + bed.missed(1)).saturating_sub(missed_before);
+                let is_fine = all.iter().all(|(lost, _)| *lost <= LOSS_MAX + missed);
+                let log = || format!("{io}, {step}: {all:?}, {missed} missed\n{}", bed.log(0));
+                (!is_fine).then(log)
+            });
         }
         assert!(
             bed.log(0).contains("event=handover_failed"),
@@ -465,7 +512,7 @@ fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
     };
     bed.configure(0, "");
     let gateway = |bed: &Testbed, what: &str, more: &[&str]| {
-        let output = bed.inside("g0", || {
+        let output = bed.spaces.within("g0", || {
             Command::new(TARE)
                 .args(["gateway", what])
                 .args(more)
@@ -481,7 +528,8 @@ fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
     assert!(run(&bed, &[]).contains("is it running?"));
     bed.up();
     let pid = bed.pid(0);
-    assert!(run(&bed, &["--cpu", "0,0,0"]).contains("--cpu must name as many"));
+    let three = [&*cpus(1); 3].join(",");
+    assert!(run(&bed, &["--cpu", &three]).contains("--cpu must name as many"));
     // The configuration is checked before anything else.
     bed.configure(0, "route { id broken; }");
     assert!(run(&bed, &[]).contains("broken"));
@@ -504,37 +552,55 @@ fn sigusr2_starts_the_program_again_in_the_place_of_the_one_that_runs_and_tells_
         return;
     };
     let manager = std::os::unix::net::UnixDatagram::bind(bed.path("notify")).unwrap();
-    let limit = Some(Duration::from_secs(10));
+    let limit = Some(Duration::from_secs(60));
     manager.set_read_timeout(limit).unwrap();
     bed.notify = Some(bed.path("notify"));
     bed.up();
     bed.wait_for_packets();
-    let flows = bed.flows();
-    for _ in 0..2 {
-        let old = bed.pid(0).unwrap();
-        let process = Pid::from_raw(old as i32).unwrap();
-        kill_process(process, Signal::USR2).unwrap();
-        let new = bed.wait(10.0, "the successor to answer", || {
-            bed.pid(0).filter(|pid| *pid != old)
+    crate::loses_nothing(|| {
+        let flows = bed.flows();
+        for _ in 0..2 {
+            let new = replaced_at_its_signal(&bed);
+            let mut said = [0; 64];
+            let len = manager.recv(&mut said).unwrap();
+            assert_eq!(said[..len], *format!("MAINPID={new}").as_bytes());
+        }
+        let all = flows.map(|flow| {
+            let (sent, lost, _) = flow.end();
+            (lost.len() as u64, sent)
         });
-        let mut said = [0; 64];
-        let len = manager.recv(&mut said).unwrap();
-        assert_eq!(said[..len], *format!("MAINPID={new}").as_bytes());
-    }
-    for flow in flows {
-        let (sent, lost, _) = flow.end();
-        let lost = lost.len() as u64;
         // What a busy machine had no room for is lost without a handover, too.
         let missed = bed.missed(0) + bed.missed(1);
-        assert!(
-            lost <= 2 * LOSS_MAX + missed,
-            "{lost} of {sent}, {missed} missed\n{}",
-            bed.log(0)
-        );
-    }
+        let is_fine = all.iter().all(|(lost, _)| *lost <= 2 * LOSS_MAX + missed);
+        let log = || format!("{all:?}, {missed} missed\n{}", bed.log(0));
+        (!is_fine).then(log)
+    });
     // It is no child of the test.
     let process = Pid::from_raw(bed.pid(0).unwrap() as i32).unwrap();
     kill_process(process, Signal::TERM).unwrap();
-    bed.wait(5.0, "it to end", || bed.pid(0).is_none().then_some(()));
+    bed.wait(20.0, "it to end", || bed.pid(0).is_none().then_some(()));
     assert!(!bed.handover_socket(0).exists());
+}
+
+/// Signals to a gateway that it is to be replaced, and returns the number of the process that
+/// replaces it. On a busy machine the time for a handover may pass, after which the signal is sent
+/// again.
+fn replaced_at_its_signal(bed: &Testbed) -> u64 {
+    let old = bed.pid(0).unwrap();
+    let process = Pid::from_raw(old as i32).unwrap();
+    let failures = || bed.log(0).matches("event=handover_failed").count();
+    for _ in 0..3 {
+        let before = failures();
+        kill_process(process, Signal::USR2).unwrap();
+        let new = bed.wait(30.0, "the successor to answer", || {
+            match bed.pid(0).filter(|pid| *pid != old) {
+                None => (failures() > before).then_some(None),
+                new => Some(new),
+            }
+        });
+        if let Some(new) = new {
+            return new;
+        }
+    }
+    panic!("three handovers failed\n{}", bed.log(0));
 }

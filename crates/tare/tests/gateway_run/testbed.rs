@@ -2,21 +2,19 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::{self, Write as _};
 use std::net::UdpSocket;
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::process::{kill_process, Pid, Signal};
-use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 use serde_json::Value;
+use tare_port::namespaces::Namespaces;
 use tare_port::Interface;
 
 pub(crate) const TARE: &str = env!("CARGO_BIN_EXE_tare");
@@ -30,7 +28,7 @@ pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Hosts and gateways in namespaces, which go away with it.
 pub(crate) struct Testbed {
-    pub(crate) name: String,
+    pub(crate) spaces: Namespaces,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) options: Vec<String>,
     /// The socket of the service manager.
@@ -40,85 +38,73 @@ pub(crate) struct Testbed {
     pub(crate) _alone: MutexGuard<'static, ()>,
 }
 
+/// The numbers of processors on which this process may run, as options name them, `n` of them; the
+/// last one again where there are fewer.
+pub(crate) fn cpus(n: usize) -> String {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    let mut numbers: Vec<String> = allowed.take(n).map(|cpu| cpu.to_string()).collect();
+    let last = numbers.last().expect("a processor").clone();
+    numbers.resize(n, last);
+    numbers.join(",")
+}
+
 pub(crate) const PLACES: [&str; 4] = ["h0", "g0", "g1", "h1"];
 
 impl Testbed {
     /// Returns `None` where it cannot be made, and fails there under CI.
     pub(crate) fn new(options: &[&str]) -> Option<Testbed> {
-        if let Err(why) = possible() {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "the gateway cannot be tested: {why}"
-            );
-            // Past the capture of the test runner: what is not tested must be seen.
-            let _ = writeln!(io::stderr(), "NOT TESTED: {why}");
-            return None;
-        }
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let bed = Testbed {
-            name: format!("tare-{}-{number}", std::process::id()),
+            spaces: Namespaces::of_test("gateway", &PLACES)?,
             directory: tempfile::tempdir().unwrap(),
             options: options.iter().map(|option| (*option).to_owned()).collect(),
             notify: None,
             gateways: [None, None],
             timers: "negotiation-ttl 1; sa-ttl 8;",
-            _alone: ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner),
+            _alone: alone,
         };
         for place in PLACES {
-            ip(&format!("netns add {}", bed.space(place)));
-            bed.inside(place, || {
+            bed.spaces.within(place, || {
                 // The kernel sends no packets of its own on the wires.
                 for of in ["all", "default"] {
                     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
                 }
             });
-            ip(&format!("-n {} link set lo up", bed.space(place)));
+            bed.spaces.ip(place, "link set lo up");
         }
-        for ([a, b], [at, peer]) in [
-            (["lan", "private"], ["h0", "g0"]),
-            (["public", "public"], ["g0", "g1"]),
-            (["lan", "private"], ["h1", "g1"]),
+        for (places, names) in [
+            (["h0", "g0"], ["lan", "private"]),
+            (["g0", "g1"], ["public", "public"]),
+            (["h1", "g1"], ["lan", "private"]),
         ] {
-            let (at, peer) = (bed.space(at), bed.space(peer));
-            ip(&format!(
-                "link add {a} netns {at} type veth peer name {b} netns {peer}"
-            ));
+            bed.spaces.link(places, names);
         }
         for side in 0..2 {
-            let gateway = bed.space(&format!("g{side}"));
+            let gateway = format!("g{side}");
             // Room for the tunnel around packets of 1500 bytes.
-            ip(&format!("-n {gateway} link set public mtu 1600 up"));
-            ip(&format!("-n {gateway} link set private up"));
-            let (host, net) = (bed.space(&format!("h{side}")), 16 + side);
-            ip(&format!("-n {host} addr add 172.{net}.1.2/16 dev lan"));
-            ip(&format!("-n {host} link set lan up"));
-            ip(&format!("-n {host} route add default via 172.{net}.0.10"));
-            // A host leaves checksums and segmentation to its network card, which veth is not.
-            bed.inside(&format!("h{side}"), || {
-                let lan = Interface::by_name("lan").unwrap();
-                lan.switch_offloads_off().unwrap();
-            });
+            bed.spaces.ip(&gateway, "link set public mtu 1600 up");
+            bed.spaces.ip(&gateway, "link set private up");
+            bed.set_up_host(side);
         }
         Some(bed)
     }
 
-    pub(crate) fn space(&self, place: &str) -> String {
-        format!("{}-{place}", self.name)
-    }
-
-    /// Runs a command in one of the namespaces.
-    pub(crate) fn inside<T: Send>(&self, place: &str, what: impl FnOnce() -> T + Send) -> T {
-        let space = format!("/run/netns/{}", self.space(place));
-        thread::scope(|scope| {
-            let there = scope.spawn(|| {
-                let space = fs::File::open(&space).unwrap();
-                let network = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(space.as_fd(), network).unwrap();
-                what()
-            });
-            there.join().unwrap()
-        })
+    /// Gives a host its address and its route, at an interface that is there and down.
+    pub(crate) fn set_up_host(&self, side: usize) {
+        let (host, net) = (format!("h{side}"), 16 + side);
+        for arguments in [
+            format!("addr add 172.{net}.1.2/16 dev lan"),
+            "link set lan up".to_owned(),
+            format!("route add default via 172.{net}.0.10"),
+        ] {
+            self.spaces.ip(&host, &arguments);
+        }
+        // A host leaves checksums and segmentation to its network card, which veth is not.
+        self.spaces.within(&host, || {
+            let lan = Interface::by_name("lan").unwrap();
+            lan.switch_offloads_off().unwrap();
+        });
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -181,7 +167,7 @@ impl Testbed {
             .args([
                 "netns",
                 "exec",
-                &self.space(&format!("g{side}")),
+                &self.spaces.name(&format!("g{side}")),
                 TARE,
                 "gateway",
                 how,
@@ -252,7 +238,7 @@ impl Testbed {
     /// Frames that the kernel dropped at either end of the cables.
     pub(crate) fn dropped_by_cables(&self) -> u64 {
         let dropped = |place: &str| -> u64 {
-            let table = self.inside(place, || {
+            let table = self.spaces.within(place, || {
                 fs::read_to_string("/proc/thread-self/net/dev").unwrap()
             });
             // The fourth column counts what was not received, the twelfth what was not sent.
@@ -269,6 +255,14 @@ impl Testbed {
         PLACES.into_iter().map(dropped).sum()
     }
 
+    /// The same, and the packets that the kernel had no room for between them, of all programs.
+    fn dropped_by_kernel(&self) -> u64 {
+        let table = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+        let columns = table.lines().filter_map(|line| line.split(' ').nth(1));
+        let dropped = columns.filter_map(|count| u64::from_str_radix(count, 16).ok());
+        dropped.sum::<u64>() + self.dropped_by_cables()
+    }
+
     pub(crate) fn signal(&self, side: usize, signal: Signal) {
         let child = self.gateways[side].as_ref().unwrap();
         // `ip netns exec` execs the program, so the process is the program's.
@@ -278,7 +272,8 @@ impl Testbed {
     /// A socket of a host.
     pub(crate) fn udp(&self, side: usize, port: u16) -> UdpSocket {
         let address = format!("172.{}.1.2:{port}", 16 + side);
-        self.inside(&format!("h{side}"), || UdpSocket::bind(address).unwrap())
+        self.spaces
+            .within(&format!("h{side}"), || UdpSocket::bind(address).unwrap())
     }
 
     /// Waits until packets arrive: the first ones are lost while hosts resolve addresses.
@@ -362,6 +357,7 @@ impl Testbed {
             })
         });
         Traffic {
+            dropped: self.dropped_by_kernel(),
             stop,
             sending,
             receiving: receiving.into(),
@@ -370,6 +366,8 @@ impl Testbed {
 }
 
 pub(crate) struct Traffic {
+    /// The frames that the kernel had dropped before.
+    dropped: u64,
     pub(crate) stop: Arc<AtomicBool>,
     /// The times at which packets were sent, by their numbers.
     pub(crate) sending: Vec<JoinHandle<Vec<Instant>>>,
@@ -378,7 +376,7 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     /// Ends it, and counts.
-    pub(crate) fn end(self) -> Count {
+    pub(crate) fn end(self, bed: &Testbed) -> Count {
         self.stop.store(true, Ordering::Relaxed);
         let mut count = Count::default();
         // Received is what the other end sent.
@@ -394,6 +392,7 @@ impl Traffic {
             let lost = (0..).zip(times).filter(|(n, _)| !seen.contains(n));
             count.lost.extend(lost.map(|(_, at)| at));
         }
+        count.dropped = bed.dropped_by_kernel().saturating_sub(self.dropped);
         count
     }
 }
@@ -405,16 +404,23 @@ pub(crate) struct Count {
     /// The times at which those were sent that were lost.
     pub(crate) lost: Vec<Instant>,
     pub(crate) longest_pause: Duration,
+    /// Frames that the kernel dropped.
+    pub(crate) dropped: u64,
 }
 
 impl Count {
     /// True if packets were lost on a machine so busy that processes stood still for longer than
-    /// a change of keys has: what was lost then is no measure of the gateway.
+    /// a change of keys has, or that the kernel dropped frames that no gateway had received: what
+    /// was lost then is no measure of the gateway.
     pub(crate) fn is_of_a_stalled_machine(&self) -> bool {
-        let is = !self.lost.is_empty() && self.longest_pause > PAUSE_MAX;
+        let is_stalled = self.longest_pause > PAUSE_MAX || self.dropped > 0;
+        let is = !self.lost.is_empty() && is_stalled;
         if is {
-            let (lost, pause) = (self.lost.len(), self.longest_pause);
-            eprintln!("to be repeated: {lost} packets lost, and a pause of {pause:?}");
+            let (lost, pause, dropped) = (self.lost.len(), self.longest_pause, self.dropped);
+            eprintln!(
+                "to be repeated: {lost} packets lost, a pause of {pause:?}, and {dropped} frames \
+                 dropped by the kernel"
+            );
         }
         is
     }
@@ -433,29 +439,7 @@ impl Drop for Testbed {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for place in PLACES {
-            let space = self.space(place);
-            let _ = Command::new("ip").args(["netns", "del", &space]).status();
-        }
     }
-}
-
-pub(crate) fn possible() -> Result<(), String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("only root may make network namespaces; run `sudo -E cargo test`".into());
-    }
-    let ip = Command::new("ip").arg("-V").stdout(Stdio::null()).status();
-    ip.map(drop)
-        .map_err(|error| format!("`ip`: {error}; install iproute2"))
-}
-
-pub(crate) fn ip(arguments: &str) {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "ip {arguments}: {said}");
 }
 
 pub(crate) fn status(options: &[&str], at: &Path) -> Output {

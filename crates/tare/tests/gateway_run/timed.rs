@@ -20,7 +20,7 @@ const CONTROL: u8 = 0;
 /// of each per second, and returns how many it sent.
 fn spoof(bed: &Testbed, side: usize, types: &[u8], per_second: u64, time: Duration) -> u64 {
     let mac = |side: usize| {
-        bed.inside(&format!("g{side}"), || {
+        bed.spaces.within(&format!("g{side}"), || {
             Interface::by_name("public").unwrap().mac().unwrap()
         })
     };
@@ -49,7 +49,7 @@ fn spoof(bed: &Testbed, side: usize, types: &[u8], per_second: u64, time: Durati
             frames.push(frame::udp(to, from, src, dst, port, &message).unwrap());
         }
     }
-    bed.inside(&format!("g{}", 1 - side), || {
+    bed.spaces.within(&format!("g{}", 1 - side), || {
         let pool = Pool::new(4096, 2048, Layout::Spread).unwrap();
         let interface = Interface::by_name("public").unwrap();
         let (mut port, _) = open(&interface, 0, &pool, Kind::Packet).unwrap();
@@ -121,7 +121,7 @@ fn spoofed_messages_leave_no_packet_without_an_sa() {
             floods.map(|flood| flood.join().unwrap() / seconds)
         });
         thread::sleep(Duration::from_secs(20));
-        let count = traffic.end();
+        let count = traffic.end(&bed);
         let (sent, lost) = (count.sent, count.lost.len());
         let no_room = without_room() - without_room_before;
         println!(

@@ -3,14 +3,13 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{setrlimit, Resource, Rlimit};
-use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+use tare_port::namespaces::Namespaces;
 
 const TARE: &str = env!("CARGO_BIN_EXE_tare");
 
@@ -23,28 +22,18 @@ const GROUP: &str = "TARE_TEST_GROUP";
 
 /// Both namespaces, and what runs there. All of it goes away with this.
 pub(crate) struct Scene {
-    name: String,
+    spaces: Namespaces,
     directory: tempfile::TempDir,
     group: Option<Group>,
     node: Option<Child>,
     redis: Option<Child>,
 }
 
-const PLACES: [&str; 2] = ["node", "program"];
-
 impl Scene {
     /// Returns `None` where it cannot be made, and fails there under CI.
     pub(crate) fn new(limit: u64) -> Option<Scene> {
-        if let Err(why) = possible() {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "the node cannot be tested: {why}"
-            );
-            not_tested(&why);
-            return None;
-        }
-        let name = format!("tare-memory-{}", std::process::id());
-        let group = Group::new(&name, limit);
+        let spaces = Namespaces::of_test("memory", &["node", "program"])?;
+        let group = Group::new(&format!("tare-memory-{}", std::process::id()), limit);
         if group.is_none() {
             not_tested(
                 "a control group cannot be made here; the program's memory is limited by \
@@ -52,47 +41,32 @@ impl Scene {
             );
         }
         let scene = Scene {
-            // The kept memory is not to be written to a disk, if there is a way.
-            directory: tempfile::tempdir_in("/dev/shm")
+            // The kept memory is not to be written to a disk, if there is a way. Other tests look
+            // there for what they left, and know what begins like this for a test's.
+            directory: tempfile::Builder::new()
+                .prefix("tare-test-")
+                .tempdir_in("/dev/shm")
                 .or_else(|_| tempfile::tempdir())
                 .unwrap(),
-            name,
+            spaces,
             group,
             node: None,
             redis: None,
         };
-        for place in PLACES {
-            ip(&format!("netns add {}", scene.space(place)));
-        }
-        let [node, program] = PLACES.map(|place| scene.space(place));
-        ip(&format!(
-            "link add net netns {node} type veth peer name net netns {program}"
-        ));
-        for (space, address) in [(node, "10.77.0.1/24"), (program, "10.77.0.2/24")] {
-            ip(&format!("-n {space} addr add {address} dev net"));
-            ip(&format!("-n {space} link set net up"));
-            ip(&format!("-n {space} link set lo up"));
+        let spaces = &scene.spaces;
+        spaces.link(["node", "program"], ["net", "net"]);
+        for (place, address) in [("node", "10.77.0.1/24"), ("program", "10.77.0.2/24")] {
+            spaces.ip(place, &format!("addr add {address} dev net"));
+            spaces.ip(place, "link set net up");
+            spaces.ip(place, "link set lo up");
         }
         Some(scene)
     }
 
-    fn space(&self, place: &str) -> String {
-        format!("{}-{place}", self.name)
-    }
-
     /// Starts a program in one of the namespaces.
     fn spawn(&self, place: &str, command: &mut Command) -> io::Result<Child> {
-        let space = format!("/run/netns/{}", self.space(place));
-        thread::scope(|scope| {
-            let there = scope.spawn(|| {
-                // Not by `ip netns exec`, which would hide the control groups.
-                let space = fs::File::open(&space)?;
-                let network = Some(LinkNameSpaceType::Network);
-                move_into_link_name_space(space.as_fd(), network)?;
-                command.spawn()
-            });
-            there.join().unwrap()
-        })
+        // Not by `ip netns exec`, which would hide the control groups.
+        self.spaces.within(place, || command.spawn())
     }
 
     /// Starts the node with the memory that the last one left.
@@ -185,10 +159,6 @@ impl Drop for Scene {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for place in PLACES {
-            let space = self.space(place);
-            let _ = Command::new("ip").args(["netns", "del", &space]).status();
-        }
     }
 }
 
@@ -271,22 +241,4 @@ pub(crate) fn limit(bytes: u64) -> io::Result<()> {
 /// Says past the capture of the test runner what is not tested.
 pub(crate) fn not_tested(why: &str) {
     let _ = writeln!(io::stderr(), "NOT TESTED: {why}");
-}
-
-fn possible() -> Result<(), String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("only root may make network namespaces; run `sudo -E cargo test`".into());
-    }
-    let ip = Command::new("ip").arg("-V").stdout(Stdio::null()).status();
-    ip.map(drop)
-        .map_err(|error| format!("`ip`: {error}; install iproute2"))
-}
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "ip {arguments}: {said}");
 }

@@ -106,6 +106,37 @@ fn verdicts_are_results_and_exit_with_1_only_if_asked() {
     }
 }
 
+#[test]
+fn a_run_that_cannot_test_anything_here_is_done_and_one_without_a_value_is_not() {
+    for (fault, status, said) in [
+        ("missing", 0, "nothing is testable here\n"),
+        ("crash", 2, "no trial gave a figure\n"),
+    ] {
+        let folder = folder();
+        let experiment = format!(
+            "[[experiment]]\n\
+             id = \"doors/one\"\n\
+             title = \"One\"\n\
+             source = \"the test\"\n\
+             driver = \"synthetic\"\n\
+             fixed = {{ fault = \"{fault}\" }}\n\
+             matrix = {{ reading = [1.0, 2.0] }}\n\
+             metric = {{ name = \"time\", unit = \"ms\", better = \"lower\" }}\n"
+        );
+        fs::write(folder.path().join("one.toml"), experiment).unwrap();
+        let run = ["run", "one.toml", "--rounds", "2", "--out", "r"];
+        let report = ["report", "r", "--strict"];
+        for words in [&run[..], &report] {
+            let done = output(folder.path(), words);
+            let errors = text(&done.stderr);
+            assert_eq!(done.status.code(), Some(status), "{fault}: {errors}");
+            assert!(errors.contains(said), "{fault}: {errors}");
+            // The reason, and what would change it.
+            assert_eq!(errors.contains("order fault"), status == 0, "{errors}");
+        }
+    }
+}
+
 /// These are computed in virtual time, so that no machine misses them.
 #[test]
 fn vita_s_targets_in_virtual_time_are_held() {

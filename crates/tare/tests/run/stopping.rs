@@ -29,7 +29,7 @@ fn start_and_wait_for_samples(folder: &Path, n: usize) -> Child {
     .stderr(Stdio::null())
     .spawn()
     .unwrap();
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(300);
     while samples(&folder.join("r")) < n {
         assert!(Instant::now() < until, "the run did not get going");
         sleep(Duration::from_millis(5));
@@ -83,9 +83,11 @@ fn sigkill_in_the_middle_and_resume_gives_every_cell_its_rounds() {
         };
         kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
         child.wait().unwrap();
-        let until = Instant::now() + Duration::from_secs(2);
+        // By the kernel, with the next time that each runs.
+        let until = Instant::now() + Duration::from_secs(60);
         while trials_alive(folder.path()) > 0 {
             assert!(Instant::now() < until, "a trial outlived the run");
+            sleep(Duration::from_millis(5));
         }
     }
     finish(folder.path());
@@ -128,8 +130,22 @@ fn a_closed_terminal_ends_a_run_as_ctrl_c_does_unless_hangups_are_ignored() {
 
 #[test]
 fn a_trial_does_not_fail_because_its_run_was_stopped_and_continued() {
+    // A busy machine may take longer than the shorter limit for the trial itself.
+    let outlives = |seconds| {
+        let cell = cell_of_a_run_that_was_stopped_for_longer_than(seconds);
+        let is_done = (&cell["n"], &cell["failed"]) == (&1.into(), &0.into());
+        if !is_done {
+            eprintln!("limit of {seconds} s: {cell}");
+        }
+        is_done
+    };
+    assert!([3, 20].into_iter().any(outlives));
+}
+
+/// A trial with this limit, whose run is stopped for a second longer: the cell.
+fn cell_of_a_run_that_was_stopped_for_longer_than(seconds: u64) -> Value {
     let folder = folder();
-    commands(folder.path(), "3 s", "[\"slow\"]");
+    commands(folder.path(), &format!("{seconds} s"), "[\"slow\"]");
     let slow = r#"echo '{"type":"version","protocol":1,"program":"sh"}'
         echo '{"type":"start"}'
         touch started
@@ -150,14 +166,9 @@ fn a_trial_does_not_fail_because_its_run_was_stopped_and_continued() {
         sleep(Duration::from_millis(5));
     }
     kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
-    sleep(Duration::from_secs(4));
+    sleep(Duration::from_secs(seconds + 1));
     kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
     let done = child.wait_with_output().unwrap();
     let result: Value = serde_json::from_slice(&done.stdout).unwrap();
-    let cell = &result["experiments"][0]["cells"][0];
-    assert_eq!(
-        (&cell["n"], &cell["failed"]),
-        (&1.into(), &0.into()),
-        "{cell}"
-    );
+    result["experiments"][0]["cells"][0].clone()
 }

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{folder, output, text, EXPERIMENT};
+use super::{doors, folder, output, text, EXPERIMENT};
 
 #[test]
 fn a_mistake_is_one_clear_line_and_exit_code_2() {
@@ -17,8 +17,11 @@ fn a_mistake_is_one_clear_line_and_exit_code_2() {
         (&["run", "rdrnd"], "did you mean \"rdrand\"?"),
         (&["run", "no.toml"], "no.toml: cannot be read"),
         (&["run", "bad.toml"], "bad.toml:9"),
-        (&["run", "--resume", "empty"], "run.json"),
-        (&["report", "nowhere"], "nowhere/run.json"),
+        (
+            &["run", "--resume", "empty"],
+            "empty: found no run.json, expected the directory of a run",
+        ),
+        (&["report", "nowhere"], "nowhere: found no run.json"),
         (&["run", "--rounds", "0"], "0"),
         (&["run", "--budget", "5"], "such as \"90 s\""),
         (&["run", "--budget", "5 bananas"], "such as \"90 s\""),
@@ -75,6 +78,36 @@ fn the_embedded_experiments_are_listed_shown_and_diagnosed() {
     for battery in ["dieharder", "rngtest", "ent", "RNG_test"] {
         assert!(programs.iter().any(|p| p["name"] == battery), "{battery}");
     }
+}
+
+#[test]
+fn claims_and_targets_are_told_apart_before_a_run() {
+    let folder = folder();
+    doors(folder.path(), "[1.8, 2.2]", "[1.8, 2.2]");
+    let shown = text(&output(folder.path(), &["show", "two.toml"]).stdout);
+    assert!(shown.contains("\n  claim    "), "{shown}");
+    assert!(shown.contains("\n  target   "), "{shown}");
+
+    let shown = text(&output(folder.path(), &["show", "gcm/race"]).stdout);
+    let (claims, targets) = (shown.matches("\n  claim "), shown.matches("\n  target "));
+    let counts = (claims.count(), targets.count());
+    assert!(counts.1 > 0, "{shown}");
+    let list = output(folder.path(), &["list", "--json"]).stdout;
+    let list: Value = serde_json::from_slice(&list).unwrap();
+    let mut listed = list.as_array().unwrap().iter();
+    let race = listed.find(|experiment| experiment["id"] == "gcm/race");
+    let race = race.unwrap();
+    assert_eq!(race["claims"], counts.0);
+    assert_eq!(race["targets"], counts.1);
+
+    let list = text(&output(folder.path(), &["list"]).stdout);
+    let (mut one, mut both) = (0, 0);
+    for line in list.lines().filter(|line| line.contains(" cells  ")) {
+        let (claims, targets) = (line.contains(" claim"), line.contains(" target"));
+        one += usize::from(claims != targets);
+        both += usize::from(claims && targets && line.contains(", "));
+    }
+    assert!(one > 0 && both > 0, "{list}");
 }
 
 #[test]

@@ -223,7 +223,7 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         [a, b].map(|stream| {
             let wire = Wire::new(stream).unwrap();
-            wire.set_timeout(Duration::from_millis(200)).unwrap();
+            wire.set_timeout(Duration::from_secs(60)).unwrap();
             wire
         })
     }
@@ -248,6 +248,7 @@ mod tests {
             assert!(state.content[..] == content);
             assert_eq!(b.receive(SHORT).unwrap().kind, Kind::Ready);
         });
+        b.set_timeout(Duration::from_millis(200)).unwrap();
         let error = b.receive(SHORT).err().unwrap();
         assert_eq!(explain(&error), "the other process did not answer in time");
         drop(a);
