@@ -34,7 +34,7 @@ fn a_program_that_needs_three_times_as_long_is_found_and_the_comparison_can_be_k
     assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
     let said = text(&ran.stderr);
     assert!(
-        said.contains("to repeat: tare run 'my kept.toml' --budget \"15 s\"\n"),
+        said.contains("to repeat: tare run 'my kept.toml' --budget \"40 s\"\n"),
         "{said}"
     );
     let result: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");

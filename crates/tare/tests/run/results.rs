@@ -17,7 +17,7 @@ fn a_run_leaves_its_files_and_prints_its_claims() {
             "run",
             "doors.toml",
             "--rounds",
-            "14",
+            "24",
             "--seed",
             "1",
             "--out",
@@ -56,7 +56,7 @@ fn a_run_leaves_its_files_and_prints_its_claims() {
     }
     assert_eq!(
         fs::read_dir(run.join("logs")).unwrap().count(),
-        28,
+        48,
         "a log per failed trial"
     );
     let plan: Value = serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap();
