@@ -1,4 +1,5 @@
-//! The cipher's tests for AArch64: built for it here, and run by the emulator.
+//! The cipher for other processors: its tests for AArch64, built here and run by the emulator, and
+//! what is compiled for targets on which nothing is run.
 //!
 //! They need three things that a machine may lack. The emulator and the linker are Debian's, see
 //! `packages.rs`. The target's standard library is rustup's, and is asked for when it is missing;
@@ -48,11 +49,7 @@ pub(crate) fn jobs() -> Result<Vec<Job>, String> {
     if !can_run() {
         return Ok(Vec::new());
     }
-    if !has_standard_library() {
-        // Without a network this fails, after it has said why.
-        let _ = command("rustup").args(["target", "add", TARGET]).status();
-    }
-    if !has_standard_library() {
+    if !get_library(TARGET) {
         eprintln!(
             "xtask: NOT TESTED: the cipher on AArch64: its standard library is missing: \
              rustup target add {TARGET}"
@@ -74,7 +71,7 @@ pub(crate) fn jobs() -> Result<Vec<Job>, String> {
 
 /// Returns true if the tests can be built and run here: [`jobs`] has them then.
 pub(crate) fn is_tested() -> bool {
-    can_run() && has_standard_library()
+    can_run() && has_library(TARGET)
 }
 
 /// Returns true if emulator, linker and libraries are there. What is missing has been said when the
@@ -83,9 +80,18 @@ fn can_run() -> bool {
     has(QEMU) && has(LINKER) && Path::new(LIBRARIES).join("lib/libc.so").is_file()
 }
 
-/// Returns true if programs for the target can be compiled.
-pub(crate) fn has_standard_library() -> bool {
-    let arguments = ["--print", "target-libdir", "--target", TARGET];
+/// Asks rustup for a target's library if it is missing; returns true if it is there then.
+fn get_library(target: &str) -> bool {
+    if !has_library(target) {
+        // Without a network this fails, after it has said why.
+        let _ = command("rustup").args(["target", "add", target]).status();
+    }
+    has_library(target)
+}
+
+/// Returns true if programs for a target can be compiled.
+pub(crate) fn has_library(target: &str) -> bool {
+    let arguments = ["--print", "target-libdir", "--target", target];
     let Ok(output) = command("rustc").args(arguments).output() else {
         return false;
     };
@@ -116,22 +122,30 @@ fn build() -> Result<Vec<Binary>, String> {
     binaries::build_by(&arguments, &variables)
 }
 
-/// The crate's lints of what is compiled for the target alone. No test: a check of them compiles
-/// the C code of the libraries that they compare with.
+/// The cipher's library, for which other targets compile other code: lints for AArch64, and a check
+/// for processors that only have the portable path, one without vector registers among them. No
+/// test: a check of them compiles the C code of the libraries that they compare with.
 pub(crate) fn lints() -> Result<(), String> {
-    if !has_standard_library() {
-        eprintln!(
-            "xtask: NOT CHECKED: lints of the cipher on AArch64: its standard library is missing: \
-             rustup target add {TARGET}"
-        );
-        return Ok(());
-    }
-    for features in [&["--all-features"][..], &["--no-default-features"]] {
-        let mut arguments = vec!["clippy", "-p", "tare-gcm", "--lib", "--locked"];
-        arguments.extend(["--target", TARGET]);
+    let without_std = &["--no-default-features"][..];
+    let (lints, check) = (&["--", "-D", "warnings"][..], &[][..]);
+    for (target, command, features, rest) in [
+        (TARGET, "clippy", &["--all-features"][..], lints),
+        (TARGET, "clippy", without_std, lints),
+        ("x86_64-unknown-none", "check", without_std, check),
+        ("riscv64gc-unknown-linux-gnu", "check", without_std, check),
+    ] {
+        if !get_library(target) {
+            eprintln!(
+                "xtask: NOT CHECKED: the cipher for {target}: its standard library is missing: \
+                 rustup target add {target}"
+            );
+            continue;
+        }
+        let mut arguments = vec![command, "-p", "tare-gcm", "--lib", "--locked"];
+        arguments.extend(["--target", target]);
         arguments.extend(features);
-        arguments.extend(["--", "-D", "warnings"]);
-        step("clippy for AArch64", "cargo", &arguments)?;
+        arguments.extend(rest);
+        step("the cipher for other targets", "cargo", &arguments)?;
     }
     Ok(())
 }

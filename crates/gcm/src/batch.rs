@@ -42,7 +42,8 @@ impl<'a> SealPacket<'a> {
     /// A packet from private memory to `out`, as for [`Key::seal`].
     ///
     /// # Errors
-    /// As [`Key::seal`].
+    /// As [`Key::seal`], but for [`Error::Overlap`]: that they do not overlap is a part of what the
+    /// maker of `out` has promised.
     #[inline(always)]
     pub fn new(
         key: &'a Key,
@@ -95,7 +96,8 @@ impl<'a> OpenPacket<'a> {
     /// A packet from `ciphertext` to private memory, as for [`Key::open`].
     ///
     /// # Errors
-    /// As [`Key::open`], but for [`Error::Forged`].
+    /// As [`Key::open`], but for [`Error::Forged`] and, as with [`SealPacket::new`],
+    /// [`Error::Overlap`].
     #[inline(always)]
     pub fn new(
         key: &'a Key,
@@ -514,10 +516,6 @@ impl<'a> Packet<'a> {
         }
     }
 }
-
-// SAFETY: a packet stands for its key (Sync), a shared borrow of private bytes, and an exclusive
-// borrow of private bytes or a SharedWrite, all of which may go to another thread.
-unsafe impl Send for Packet<'_> {}
 // SAFETY: as above; nothing can be done with a shared packet but look at its tag or outcome.
 unsafe impl Sync for Packet<'_> {}
 

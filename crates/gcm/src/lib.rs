@@ -26,10 +26,19 @@ pub mod testing;
 #[cfg(feature = "comparison")]
 mod twice;
 mod wipe;
-// The code for this processor: a folder for each family, one line each.
-#[cfg_attr(all(target_arch = "x86_64", not(miri)), path = "x86/mod.rs")]
+// The code for this processor: a folder for each family, one line each. Targets of kernels and
+// firmware do without vector registers, and so have the portable path.
 #[cfg_attr(
-    all(target_arch = "aarch64", target_endian = "little", not(miri)),
+    all(target_arch = "x86_64", target_feature = "sse2", not(miri)),
+    path = "x86/mod.rs"
+)]
+#[cfg_attr(
+    all(
+        target_arch = "aarch64",
+        target_feature = "neon",
+        target_endian = "little",
+        not(miri)
+    ),
     path = "aarch64/mod.rs"
 )]
 mod native;

@@ -24,6 +24,14 @@
 //! let shared = SharedWrite::from(&mut bytes[..]);
 //! let _ = key.open(&Nonce::from([0; 12]), &[], SharedRead::from(&[0u8; 4][..]), &Tag::from([0; 16]), shared);
 //! ```
+//!
+//! A view stays on its thread, as memory of `tare-memory` does, which may be accessed by one thread
+//! of a program at a time; another thread makes a view of its own.
+//! ```compile_fail,E0277
+//! let mut bytes = [0u8; 4];
+//! let view = tare_gcm::SharedWrite::from(&mut bytes[..]);
+//! std::thread::scope(|scope| scope.spawn(move || view.len()).join()); // does not compile
+//! ```
 
 use core::marker::PhantomData;
 
@@ -171,17 +179,6 @@ impl<'a> From<&'a mut [u8]> for SharedWrite<'a> {
         unsafe { Self::new(bytes.as_mut_ptr(), bytes.len()) }
     }
 }
-
-// SAFETY: a view is an address and a length; the memory behind it is, by the contract of `new`,
-// open to accesses from other threads at any time, so which thread holds the view makes no
-// difference.
-unsafe impl Send for SharedRead<'_> {}
-// SAFETY: as above; a shared view offers nothing but its length.
-unsafe impl Sync for SharedRead<'_> {}
-// SAFETY: as above.
-unsafe impl Send for SharedWrite<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for SharedWrite<'_> {}
 
 #[cfg(feature = "memory")]
 impl<'a> From<tare_memory::View<'a>> for SharedRead<'a> {

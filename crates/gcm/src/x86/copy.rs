@@ -6,7 +6,7 @@ use core::arch::asm;
 use core::arch::x86_64::*;
 
 /// Copies `len` bytes from memory that may be shared, each loaded once, by instructions that every
-/// x86-64 has.
+/// x86-64 since 2005 has (`lddqu` is of SSE3).
 ///
 /// # Safety
 /// `len` bytes must be readable at `src` and writable at `dst`; `dst` is private.

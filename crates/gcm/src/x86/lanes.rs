@@ -184,7 +184,7 @@ unsafe impl Lanes for Quad {
     #[inline(always)] unsafe fn nonce(nonce: &Nonce) -> Self { unsafe { Self(once::load_words_512(nonce.words())) } }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m512i>>()).0) } }
-    #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm512_storeu_si512(p.cast(), v.0) } }
+    #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { (*p.cast::<Unaligned<__m512i>>()).0 = v.0 } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { unsafe { Self(_mm512_zextsi128_si512(b)) } }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { unsafe { _mm512_castsi512_si128(self.0) } }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { unsafe {
@@ -226,7 +226,7 @@ unsafe impl Lanes for Pair {
     #[inline(always)] unsafe fn splat(b: __m128i) -> Self { unsafe { Self(_mm256_broadcastsi128_si256(b)) } }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m256i>>()).0) } }
-    #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm256_storeu_si256(p.cast(), v.0) } }
+    #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { (*p.cast::<Unaligned<__m256i>>()).0 = v.0 } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { unsafe { Self(_mm256_zextsi128_si256(b)) } }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { unsafe { _mm256_castsi256_si128(self.0) } }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { unsafe { _mm_xor_si128(self.first_lane(), _mm256_extracti128_si256::<1>(self.0)) } }
@@ -266,7 +266,7 @@ unsafe impl<const VEX: bool> Lanes for Single<VEX> {
     #[inline(always)] unsafe fn splat(b: __m128i) -> Self { Self(b) }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m128i>>()).0) } }
-    #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm_storeu_si128(p.cast(), v.0) } }
+    #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { (*p.cast::<Unaligned<__m128i>>()).0 = v.0 } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { Self(b) }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { self.0 }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { self.0 }

@@ -45,15 +45,23 @@ fn holds(stack: &[u8], secret: &[u8]) -> bool {
 }
 
 #[test]
-fn a_new_key_leaves_no_key_bytes_on_the_stack() {
+fn a_new_key_leaves_no_part_of_its_schedule_on_the_stack() {
     for path in paths() {
         for len in [16, 32] {
             let bytes = key_bytes(len);
-            let (stack, key) = stack::after(|| Key::with_path(&bytes, path).map(Box::new));
+            let (first, secrets) = heap::key_and_secrets(&bytes, path);
+            let (stack, key) = stack::after(|| {
+                let key = Key::with_path(&bytes, path);
+                clear_registers();
+                key
+            });
             assert!(key.is_ok());
             for half in bytes.chunks(16) {
                 assert!(!holds(stack.all(), half), "{path}, {len} bytes");
             }
+            let left = secrets.iter().filter(|it| holds(stack.all(), &it[..]));
+            assert_eq!(left.count(), 0, "{path}, {len} bytes");
+            drop(first);
         }
     }
 }
@@ -156,6 +164,41 @@ fn open_five(key: &Key, _: &[u8], sealed: &[u8], tag: &Tag) {
     assert_eq!(open_each(packets, |_, _| {}), 5);
 }
 
+/// The lengths of five packets that share a key with none of their neighbours.
+fn lengths(len: usize) -> [usize; 5] {
+    [len, len, len - len / 4, len, len / 2]
+}
+
+/// A key that takes turns with the one whose secrets are looked for.
+fn other_key(key: &Key, len: usize) -> Key {
+    let bytes: Vec<u8> = key_bytes(len).iter().map(|byte| !byte).collect();
+    Key::with_path(&bytes, key.path()).expect("an available path")
+}
+
+fn seal_mixed<const KEY_LEN: usize>(key: &Key, plaintext: &[u8], _: &[u8], _: &Tag) {
+    let other = other_key(key, KEY_LEN);
+    let mut outs = lengths(plaintext.len()).map(|len| vec![0; len]);
+    let packets = outs.iter_mut().enumerate().map(|(i, out)| {
+        let key = [key, &other][i % 2];
+        let plaintext = &plaintext[..out.len()];
+        let to = SharedWrite::from(&mut out[..]);
+        SealPacket::new(key, Nonce::from(NONCE), &AAD, plaintext, to).expect("equal lengths")
+    });
+    seal_each(packets, |_, _| {});
+}
+
+/// All but the first are forged, and decrypted all the same.
+fn open_mixed<const KEY_LEN: usize>(key: &Key, _: &[u8], sealed: &[u8], tag: &Tag) {
+    let other = other_key(key, KEY_LEN);
+    let mut outs = lengths(sealed.len()).map(|len| vec![0; len]);
+    let packets = outs.iter_mut().enumerate().map(|(i, out)| {
+        let key = [key, &other][i % 2];
+        let from = SharedRead::from(&sealed[..out.len()]);
+        OpenPacket::new(key, Nonce::from(NONCE), &AAD, from, *tag, out).expect("equal lengths")
+    });
+    assert!(open_each(packets, |_, _| {}) >= 1);
+}
+
 /// The right tag is all that a forgery lacks: a ciphertext that comes with another one must not
 /// leave it. (The portable path holds it over its wipe of the stack.)
 #[test]
@@ -192,17 +235,23 @@ fn keep_a_block(_: &Key, plaintext: &[u8], _: &[u8], _: &Tag) {
 
 #[test]
 fn whole_messages_and_batches_leave_no_secrets_on_the_stack() {
-    let calls: [(&str, Call); 6] = [
-        ("seal", seal),
-        ("open", open),
-        ("seal after much additional data", seal_after_much),
-        ("open after much additional data", open_after_much),
-        ("seal_each", seal_five),
-        ("open_each", open_five),
-    ];
     let mut found = Vec::new();
     for path in paths() {
         for key_len in [16, 32] {
+            let mixed: [Call; 2] = match key_len {
+                16 => [seal_mixed::<16>, open_mixed::<16>],
+                _ => [seal_mixed::<32>, open_mixed::<32>],
+            };
+            let calls: [(&str, Call); 8] = [
+                ("seal", seal),
+                ("open", open),
+                ("seal after much additional data", seal_after_much),
+                ("open after much additional data", open_after_much),
+                ("seal_each", seal_five),
+                ("open_each", open_five),
+                ("seal_each of several keys and lengths", mixed[0]),
+                ("open_each of several keys and lengths", mixed[1]),
+            ];
             let bytes = key_bytes(key_len);
             let (key, mut secrets) = heap::key_and_secrets(&bytes, path);
             secrets.push(tag_mask(&bytes));
