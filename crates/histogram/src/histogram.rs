@@ -5,19 +5,20 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest latency that is told apart. A longer one is recorded as this.
-pub const LONGEST: Duration = Duration::from_secs(60);
+/// The longest latency that is told apart. A longer one is recorded as this, and counted by
+/// [`Histogram::saturated`].
+pub const LONGEST: Duration = Duration::from_secs(3600);
 
 const LONGEST_NS: u64 = LONGEST.as_nanos() as u64;
 
 /// Decimal digits that are kept of each latency.
 const DIGITS: u8 = 3;
 
-/// Latencies from a nanosecond to a minute, to three digits.
+/// Latencies from a nanosecond to an hour, to three digits.
 ///
-/// Memory is fixed, and recording allocates nothing. All histograms have the same buckets, so any
-/// two can be merged, and nothing is lost by it: percentiles of merged histograms are those of all
-/// latencies, which no average of percentiles is.
+/// Memory is fixed, at 270 KB, and recording allocates nothing. All histograms have the same
+/// buckets, so any two can be merged, and nothing is lost by it: percentiles of merged histograms
+/// are those of all latencies, which no average of percentiles is.
 ///
 /// Written with serde, a histogram is its unit, its digits and the counts of the buckets in use;
 /// what is read is checked as input from outside.
@@ -30,7 +31,7 @@ impl Histogram {
     /// An empty histogram.
     pub fn new() -> Histogram {
         let mut latencies = hdrhistogram::Histogram::new_with_max(LONGEST_NS, DIGITS)
-            .unwrap_or_else(|error| unreachable!("a minute to three digits: {error}"));
+            .unwrap_or_else(|error| unreachable!("an hour to three digits: {error}"));
         latencies.auto(false);
         Histogram { latencies }
     }
@@ -87,6 +88,11 @@ impl Histogram {
         let buckets = self.latencies.iter_recorded();
         let within = buckets.take_while(|bucket| bucket.value_iterated_to() <= limit_ns);
         within.map(|bucket| bucket.count_at_value()).sum()
+    }
+
+    /// Latencies of [`LONGEST`] or more, to three digits: how long they were is not known.
+    pub fn saturated(&self) -> u64 {
+        self.latencies.count_at(LONGEST_NS)
     }
 
     /// The share of the latencies that are longer than `limit`; `None` if none is recorded.
@@ -248,7 +254,7 @@ mod tests {
 
     #[test]
     fn latencies_up_to_a_limit_are_counted_with_the_limit() {
-        let histogram = of(&[1, 10, 10, 1000, 70_000_000_000]);
+        let histogram = of(&[1, 10, 10, 1000, 4_000_000_000_000]);
         let up_to = |ns| histogram.count_up_to(Duration::from_nanos(ns));
         assert_eq!([0, 1, 9, 10, 999, 1000].map(up_to), [0, 1, 1, 3, 3, 4]);
         assert_eq!(histogram.count_up_to(Duration::MAX), 5);
@@ -273,6 +279,16 @@ mod tests {
         let summary = histogram.summary().unwrap();
         assert_eq!(summary.count, 3);
         assert!(summary.min_ns.abs_diff(LONGEST_NS) < LONGEST_NS / 1000);
+        assert!(summary.max_ns >= LONGEST_NS);
+        // What is shorter is told apart from it.
+        histogram.record(LONGEST_NS - LONGEST_NS / 500);
+        histogram.record_duration(Duration::from_secs(120));
+        assert_eq!((histogram.count(), histogram.saturated()), (5, 3));
+        let shorter = of(&[LONGEST_NS - LONGEST_NS / 500]).summary().unwrap();
+        assert!(shorter.max_ns < LONGEST_NS);
+        assert_eq!(of(&[]).saturated(), 0);
+        let minutes = of(&[120_000_000_000]).quantile(0.5).unwrap();
+        assert!(minutes.as_secs_f64() > 119.8, "{minutes:?}");
     }
 
     #[test]
@@ -281,8 +297,8 @@ mod tests {
             (r#"{"unit":"us","digits":3,"counts":[]}"#, "\"us\""),
             (r#"{"unit":"ns","digits":2,"counts":[]}"#, "2 digits"),
             (
-                r#"{"unit":"ns","digits":3,"counts":[[60000000001,1]]}"#,
-                "60000000001 ns",
+                r#"{"unit":"ns","digits":3,"counts":[[3600000000001,1]]}"#,
+                "3600000000001 ns",
             ),
             (r#"{"unit":"ns","digits":3,"counts":[[1,-1]]}"#, "-1"),
             (
