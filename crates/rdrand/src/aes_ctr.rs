@@ -30,7 +30,7 @@ use aes::cipher::{
     Array, BlockCipherEncrypt, BlockSizeUser, InnerIvInit, KeyInit, StreamCipher,
     StreamCipherCoreWrapper,
 };
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::error::Error;
 use crate::fork::{generation, ForkLock};
@@ -94,12 +94,14 @@ impl AesCtr {
         if keys.is_empty() {
             return Err(Error::NoKey);
         }
-        let keys: Result<Vec<Key>, Error> = keys
-            .iter()
-            .map(|(key, nonce)| Key::new(key, nonce))
-            .collect();
+        // With the whole capacity at once: a vector that grows gives its old memory back with the
+        // keys in it.
+        let mut set = Vec::with_capacity(keys.len());
+        for (key, nonce) in keys {
+            Key::push(&mut set, key, nonce)?;
+        }
         Ok(AesCtr {
-            state: ForkLock::new(State::new(keys?, false)),
+            state: ForkLock::new(State::new(set, false)),
             own: None,
         })
     }
@@ -108,8 +110,9 @@ impl AesCtr {
     /// [module](self). `written` of an error counts bytes.
     ///
     /// # Errors
-    /// The error of the generator or of making a key, or [`Error::KeyExhausted`]. The bytes that
-    /// were not encrypted are zeroed, and after [`Error::Health`] all of them.
+    /// The error of the generator or of making a key, or [`Error::KeyExhausted`]. Up to 16 KiB
+    /// behind the bytes that were encrypted are zeroed and what follows is left as it was; after
+    /// [`Error::Health`] all of `destination` is zeroed.
     pub fn fill_bytes<S: Source>(
         &self,
         generator: &mut Generator<S>,
@@ -306,16 +309,12 @@ impl State {
     }
 
     fn renew(&mut self) -> Result<(), Error> {
-        let mut key = Key {
-            bytes: [0; 32],
-            length: RANDOM_KEY_LENGTH,
-            counter: 0,
-            blocks_left: KEY_BLOCKS,
-        };
-        self.seed(&mut key.bytes)?;
-        add_system_randomness(&mut key.bytes);
+        let mut bytes = Zeroizing::new([0; RANDOM_KEY_LENGTH]);
+        self.seed(&mut *bytes)?;
+        add_system_randomness(&mut bytes);
         self.keys.clear();
-        self.keys.push(key);
+        // All of its counter is beside the random bits of a nonce.
+        Key::push(&mut self.keys, &*bytes, &[0; RANDOM_KEY_LENGTH / 2])?;
         self.turn = 0;
         self.left = RANDOM_KEY_BYTES;
         Ok(())
@@ -350,24 +349,26 @@ struct Key {
 }
 
 impl Key {
-    fn new(key: &[u8], nonce: &[u8]) -> Result<Self, Error> {
+    /// Appends a key. It is copied once, to where it stays: what a move leaves behind is not wiped.
+    fn push(keys: &mut Vec<Key>, key: &[u8], nonce: &[u8]) -> Result<(), Error> {
         if !matches!(key.len(), 16 | 24 | 32) || nonce.len() != key.len() / 2 {
             return Err(Error::KeyLength {
                 key: key.len(),
                 nonce: nonce.len(),
             });
         }
-        let mut made = Key {
-            bytes: [0; 32],
-            length: key.len(),
-            counter: 0,
-            blocks_left: KEY_BLOCKS,
-        };
-        made.bytes[..key.len()].copy_from_slice(key);
         let mut counter = [0; BLOCK];
         counter[..nonce.len()].copy_from_slice(nonce);
-        made.counter = u128::from_be_bytes(counter);
-        Ok(made)
+        keys.push(Key {
+            bytes: [0; 32],
+            length: key.len(),
+            counter: u128::from_be_bytes(counter),
+            blocks_left: KEY_BLOCKS,
+        });
+        if let Some(pushed) = keys.last_mut() {
+            pushed.bytes[..key.len()].copy_from_slice(key);
+        }
+        Ok(())
     }
 
     fn reserve(&mut self, length: usize) -> Result<Reserved, Error> {
@@ -433,7 +434,7 @@ impl Reserved {
         generator: &mut Generator<S>,
         destination: &mut [u8],
     ) -> Result<(), Error> {
-        let cipher = aes::Aes256Enc::new(&Array::from(self.key));
+        let cipher = aes::Aes256Enc::new((&self.key).into());
         let counter = |index: usize| {
             (self.counter as u32)
                 .wrapping_add(index as u32)
@@ -501,7 +502,7 @@ where
 /// Adds the output of the operating system's generator to a key, if there is one.
 #[cfg(all(feature = "std", unix))]
 fn add_system_randomness(key: &mut [u8; 32]) {
-    let mut system = zeroize::Zeroizing::new([0; 32]);
+    let mut system = Zeroizing::new([0; 32]);
     let mut filled = 0;
     while filled < system.len() {
         let flags = rustix::rand::GetRandomFlags::empty();
