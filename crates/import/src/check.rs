@@ -10,7 +10,7 @@ use crate::record::{Finding, Input, Parameters, Record, Run};
 use crate::unit::Unit;
 
 /// The most findings of one problem in one run that are listed one by one.
-const SAME_MAX: usize = 20;
+pub(crate) const SAME_MAX: usize = 20;
 
 /// The share by which a product may differ from what it is the product of, beyond rounding.
 const TOLERANCE: f64 = 0.005;
@@ -86,6 +86,10 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
     for input in inputs {
         let of_input = all.iter().filter(|c| std::ptr::eq(c.input, input));
         let mut found = input.findings.clone();
+        if let (Some(last), true) = (found.get_mut(SAME_MAX - 1), input.errors > SAME_MAX) {
+            let rest = input.errors - SAME_MAX;
+            last.problem += &format!(" (and so do {rest} more of its lines)");
+        }
         found.extend(of_input.flat_map(|checked| checked.found.clone()));
         found.sort_by_key(|finding| finding.line);
         findings.append(&mut found);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::check::SAME_MAX;
 use crate::format::Format;
 use crate::unit::Unit;
 use crate::{RECORDS_MAX, REFUSALS_MAX};
@@ -141,9 +142,12 @@ pub struct Input {
     pub file: String,
     /// Its runs.
     pub runs: Vec<Run>,
-    /// The findings of the reader itself; [`crate::check()`] finds the rest.
+    /// The findings of the reader itself, errors first; [`crate::check()`] finds the rest.
     #[serde(skip)]
     pub(crate) findings: Vec<Finding>,
+    /// The errors that the log reports, of which the first [`SAME_MAX`] are findings.
+    #[serde(skip)]
+    pub(crate) errors: usize,
     /// The lines that could not be read.
     pub refused: Vec<Refusal>,
     /// The one format that it may have.
@@ -160,6 +164,10 @@ pub struct Input {
 impl Input {
     /// Adds the finding that the log reports an error.
     pub(crate) fn error(&mut self, text: &str) {
+        self.errors += 1;
+        if self.errors > SAME_MAX {
+            return;
+        }
         let figure = text.trim().chars().take(80).collect();
         let problem = "the log reports an error, and its figures count all the same";
         self.find(figure, problem, "a run without errors");

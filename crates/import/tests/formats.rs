@@ -194,6 +194,18 @@ fn criterion_and_go_are_read_as_text() {
             "7 time_low 1.01 µs",
             "7 time_mean 1.02 µs",
             "7 time_high 1.03 µs",
+            "9 time_low 1.5 µs",
+            "9 time_mean 1.51 µs",
+            "9 time_high 1.52 µs",
+            "10 throughput_low 10.039 GiB/s",
+            "10 throughput_mean 10.105 GiB/s",
+            "10 throughput_high 10.173 GiB/s",
+            "16 time_low 20.1 ns",
+            "16 time_mean 20.2 ns",
+            "16 time_high 20.3 ns",
+            "17 throughput_low 2.9362 GiB/s",
+            "17 throughput_mean 2.9507 GiB/s",
+            "17 throughput_high 2.9654 GiB/s",
         ]
     );
     let names: Vec<String> = log("criterion.txt").runs[0]
@@ -201,20 +213,13 @@ fn criterion_and_go_are_read_as_text() {
         .iter()
         .map(|r| r.parameters["benchmark"].to_string())
         .collect();
-    assert_eq!(
-        names,
-        [
-            "seal/1440",
-            "seal/1440",
-            "seal/1440",
-            "seal/1440",
-            "seal/1440",
-            "seal/1440",
-            "open",
-            "open",
-            "open"
-        ]
-    );
+    let expected = [
+        ["seal/1440"; 6].as_slice(),
+        &["open"; 3],
+        &["open/16384"; 6],
+        &["seal/64"; 6],
+    ];
+    assert_eq!(names, expected.concat());
     assert_eq!(findings("criterion.txt"), []);
     let all = figures(&log("go.txt"));
     assert_eq!(

@@ -230,7 +230,9 @@ fn a_gibibyte_of_garbage_costs_bounded_memory() {
     ]
     .concat();
     let length = times.len();
-    let cases: [(&str, Vec<u8>, usize); 7] = [
+    let errors = ["Connecting to x port 1...\n", "ERROR: x\n"];
+    let errors = [errors[0], &errors[1].repeat(1 << 20)].concat();
+    let cases: [(&str, Vec<u8>, usize); 8] = [
         ("figures in JSON", times, length),
         ("noise", noise(), 1 << 28),
         ("one line", vec![b'x'], 1 << 30),
@@ -238,6 +240,7 @@ fn a_gibibyte_of_garbage_costs_bounded_memory() {
         ("blanks", b" \n".to_vec(), 1 << 23),
         ("figures", progress.into(), 1 << 24),
         ("refusals", failing.into(), 1 << 23),
+        ("errors", errors.into(), 1 << 25),
     ];
     // A figure has a few small allocations; a line and a JSON text have their limits.
     let most = (RECORDS_MAX * 2000 + 2 * JSON_MAX + 4 * LINE_MAX) as u64;
@@ -258,6 +261,20 @@ fn a_gibibyte_of_garbage_costs_bounded_memory() {
             "{name}: {refused}"
         );
     }
+}
+
+#[test]
+fn the_first_errors_of_a_log_are_listed_and_the_others_counted() {
+    let errors = (1..=100).map(|n| format!("ERROR: {n}\n"));
+    let text = format!("Connecting to x port 1...\n{}", errors.collect::<String>());
+    let found = check(&[import(&text)]);
+    assert_eq!(found.len(), 20);
+    finds(&found, 2, &["ERROR: 1:", "the log reports an error"]);
+    finds(
+        &found,
+        21,
+        &["ERROR: 20", "(and so do 80 more of its lines)"],
+    );
 }
 
 #[test]

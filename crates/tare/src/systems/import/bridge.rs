@@ -318,9 +318,10 @@ impl Figures {
 }
 
 fn metric(name: &str, unit: Unit, has_work: bool) -> Metric {
-    // Less time and fewer losses are better, more of the rest.
+    // Less time and fewer losses are better, more of the rest, of which is a rate without losses.
     let mut less = "lost loss error drop retransmits cycle exits miss".split(' ');
-    let lower = unit.dimension() == Dimension::Time || less.any(|word| name.contains(word));
+    let is_less = !name.starts_with("no_") && less.any(|word| name.contains(word));
+    let lower = unit.dimension() == Dimension::Time || is_less;
     Metric {
         name: name.to_owned(),
         statistic: Of::Median,
@@ -329,5 +330,21 @@ fn metric(name: &str, unit: Unit, has_work: bool) -> Metric {
         unit,
         better: if lower { Better::Lower } else { Better::Higher },
         work: has_work.then(|| "bytes".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_is_better_unless_it_is_time_or_loss() {
+        let better = |name, unit| metric(name, unit, false).better;
+        let gigabits = Unit::GigabitsPerSecond;
+        assert_eq!(better("no_drop_rate", gigabits), Better::Higher);
+        assert_eq!(better("throughput", gigabits), Better::Higher);
+        for name in ["drop_rate", "lost_packets", "get_misses", "retransmits"] {
+            assert_eq!(better(name, gigabits), Better::Lower, "{name}");
+        }
     }
 }
