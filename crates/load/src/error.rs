@@ -72,6 +72,14 @@ impl Unexpected {
         }
     }
 
+    /// The words of a server, which the protocol has escaped.
+    pub(crate) fn said(found: &str, expected: &str) -> Unexpected {
+        Unexpected {
+            found: format!("\"{found}\""),
+            expected: expected.into(),
+        }
+    }
+
     /// The text as it was written.
     pub(crate) fn text(found: &str, expected: &str) -> Unexpected {
         Unexpected {

@@ -3,6 +3,7 @@
 mod error;
 mod intervals;
 mod pace;
+mod poller;
 pub mod protocol;
 mod record;
 mod session;
@@ -20,5 +21,6 @@ pub use trace::{Trace, TraceKind};
 pub use transport::{ask, Target};
 pub use trial::{run, run_with, Options};
 pub use workload::{
-    Key, KeyPattern, Operation, Request, Requests, ValueLen, Workload, VALUE_LEN_MAX,
+    Key, KeyPattern, Operation, Request, Requests, ValueLen, Workload, DATAGRAM_VALUE_MAX,
+    VALUE_LEN_MAX,
 };

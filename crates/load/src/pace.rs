@@ -57,8 +57,9 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     start: Instant,
-    /// From the start to the next request. A sum of doubles: its error stays below a nanosecond for
-    /// hours.
+    /// From the start to the next request. A sum of doubles: in the first hour each addition is off
+    /// by less than 0.3 ps, so that a million requests per second are in their places to a
+    /// millisecond.
     elapsed_ns: f64,
     gaps: Gaps,
 }

@@ -22,7 +22,8 @@ pub struct Record {
     pub misses: u64,
     /// Responses that report an error.
     pub refused: u64,
-    /// Requests whose connection failed before the response had come.
+    /// Requests whose connection failed, or was closed within a response, before all of the
+    /// response had come.
     pub failed: u64,
     /// Requests whose response did not come in time.
     pub timed_out: u64,
@@ -51,6 +52,11 @@ pub struct Record {
     /// By how much the generator itself was late: from the time at which a request was due and a
     /// connection free for it, to its sending.
     pub lateness: Histogram,
+    /// Requests of an open loop that had no free connection when they were due.
+    pub waited: u64,
+    /// The share of the measured part of an open loop in which the generator had nothing to do; of
+    /// several threads, that of the busiest. `None` for a closed loop.
+    pub idle: Option<f64>,
     /// Processor time of the generator's threads.
     #[serde(skip)]
     pub cpu: Duration,
@@ -63,6 +69,14 @@ pub struct Record {
 
 /// The share of the latency's 99th percentile that the lateness's may have.
 const LATENESS_MAX: f64 = 0.10;
+
+/// The share of requests that may have waited for a connection: of more, the 99th percentile is one
+/// of theirs.
+const WAITED_MAX: f64 = 0.01;
+
+/// The share of the time in which a generator is idle at least, if what its requests wait for is
+/// the server: it then sleeps until a response arrives.
+const IDLE_MIN: f64 = 0.02;
 
 impl Record {
     /// Enters a response, if its request is measured.
@@ -95,9 +109,11 @@ impl Record {
         }
         add!(scheduled issued served misses refused failed timed_out resent);
         add!(sent_in_all served_in_all sent_bytes received_bytes body_bytes);
-        add!(connections full_handshakes resumed_handshakes cpu);
+        add!(connections full_handshakes resumed_handshakes cpu waited);
         self.latency.merge(&other.latency);
         self.lateness.merge(&other.lateness);
+        let idle = [self.idle, other.idle].into_iter().flatten();
+        self.idle = idle.min_by(f64::total_cmp);
         self.duration = self.duration.max(other.duration);
         self.first_error = self.first_error.take().or(other.first_error);
     }
@@ -154,6 +170,27 @@ impl Record {
 
     /// The reason why the latencies are not those of the server, if there is one.
     pub fn is_invalid(&self) -> Option<String> {
+        self.is_late().or_else(|| self.is_overloaded())
+    }
+
+    /// The reason why a generator that never rests is what its requests wait for. Its lateness does
+    /// not show it: a connection counts as free from when its response was read, however long that
+    /// had been there.
+    fn is_overloaded(&self) -> Option<String> {
+        let (waited, idle) = (self.waited + self.unissued(), self.idle?);
+        let waited = per(waited as f64, self.scheduled as f64)?;
+        (waited > WAITED_MAX && idle < IDLE_MIN).then(|| {
+            format!(
+                "the generator fell behind: it was idle for {:.1} % of the time, and {:.1} % of \
+                 its requests waited for a connection; use more threads or a lower rate",
+                100.0 * idle,
+                100.0 * waited
+            )
+        })
+    }
+
+    /// The reason why the generator's lateness is too large a part of the latency.
+    fn is_late(&self) -> Option<String> {
         let p99 = |histogram: &Histogram| histogram.quantile(0.99);
         let (late, latency) = (p99(&self.lateness)?, p99(&self.latency)?);
         let is_late = late.as_secs_f64() > LATENESS_MAX * latency.as_secs_f64();

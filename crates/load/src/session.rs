@@ -90,8 +90,9 @@ impl<P: Protocol> Session<P> {
     /// Notes that this many of them were.
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.written += bytes;
-        if self.written == self.out.len() {
-            self.out.clear();
+        // Where requests are added before all is sent, there may be no moment at which it is.
+        if self.written > self.out.len() / 2 {
+            self.out.drain(..self.written);
             self.written = 0;
         }
     }
@@ -117,6 +118,11 @@ impl<P: Protocol> Session<P> {
                 break;
             };
             if self.greetings > 0 {
+                if let Outcome::Refused(error) = &response.outcome {
+                    let expected = "a server that accepts what is sent when a connection opens: \
+                                    HELLO 3, if it is asked for RESP 3";
+                    return Err(Unexpected::said(error, expected));
+                }
                 self.greetings -= 1;
                 self.response_bytes = 0;
                 continue;
@@ -148,9 +154,62 @@ impl<P: Protocol> Session<P> {
         self.answer(Response::new(Outcome::Served, 0))
     }
 
+    /// True if a part of the response to a request has been received, and not its end.
+    pub(crate) fn is_within_response(&self) -> bool {
+        let has_begun = self.kept > 0 || self.response_bytes > 0;
+        has_begun && !self.in_flight.is_empty()
+    }
+
     /// Notes the end of the connection, which may be that of a response.
     pub(crate) fn ended(&mut self) -> Option<Answered> {
         let response = self.protocol.end()?;
         self.answer(response)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Resp, RespVersion};
+    use crate::{Key, Operation};
+
+    fn request() -> InFlight {
+        InFlight {
+            request: Request {
+                operation: Operation::Set,
+                key: Key::Number(1),
+                value_len: 1000,
+            },
+            intended: Instant::ZERO,
+            issued: Instant::ZERO,
+            is_measured: true,
+        }
+    }
+
+    #[test]
+    fn memory_for_requests_is_bounded_where_something_is_always_left_to_send() {
+        let mut session = Session::new(Resp::new(RespVersion::Two));
+        session.issue(request());
+        for n in 0..10_000 {
+            let bytes = session.issue(request()) as usize;
+            // All but a part of the last one.
+            let sent = session.unsent().len() - bytes / 2;
+            session.sent(sent);
+            let capacity = session.out.capacity();
+            assert!(capacity < 16 << 10, "{capacity} bytes after {n} requests");
+        }
+    }
+
+    #[test]
+    fn a_greeting_that_is_refused_is_an_error_with_the_server_s_words() {
+        let mut session = Session::new(Resp::new(RespVersion::Three));
+        session.reopen();
+        session.issue(request());
+        let answers = b"-ERR unknown command 'HELLO'\r\n+OK\r\n";
+        session.room()[..answers.len()].copy_from_slice(answers);
+        let error = session.received(answers.len(), |_| ()).unwrap_err();
+        let error = error.to_string();
+        let found = error.contains("ERR unknown command") && error.contains("HELLO 3");
+        assert!(found, "{error}");
     }
 }

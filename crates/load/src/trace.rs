@@ -5,7 +5,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::workload::{Key, Operation, Request, VALUE_LEN_MAX};
+use crate::workload::{Key, Operation, Request, DATAGRAM_VALUE_MAX, VALUE_LEN_MAX};
 use crate::{Error, Unexpected};
 
 /// The longest line, in bytes.
@@ -21,6 +21,8 @@ pub enum TraceKind {
     Http,
     /// `GET key` and `SET key bytes`.
     KeyValue,
+    /// The same, each in one datagram.
+    Datagrams,
 }
 
 /// A file of requests that was checked from its first line to its last. It is read again while it
@@ -138,6 +140,13 @@ impl Lines {
         let expected = match self.trace.kind {
             TraceKind::Http => "GET /PATH, with or without seconds before it",
             TraceKind::KeyValue => "GET KEY or SET KEY BYTES, with or without seconds before it",
+            TraceKind::Datagrams => {
+                "GET KEY or SET KEY BYTES with at most 65000 bytes, for a request is one datagram"
+            }
+        };
+        let value_max = match self.trace.kind {
+            TraceKind::Datagrams => DATAGRAM_VALUE_MAX,
+            TraceKind::Http | TraceKind::KeyValue => VALUE_LEN_MAX,
         };
         if self.line.len() as u64 == LINE_MAX && !self.line.ends_with(b"\n") {
             return Err(self.wrong(text, "a line of at most 16 KiB"));
@@ -157,14 +166,15 @@ impl Lines {
             return Err(self.wrong(text, "a time that is not before the one of the line above"));
         }
         let words: Vec<&str> = words.collect();
-        let len = |digits: &str| digits.parse().ok().filter(|&len| len <= VALUE_LEN_MAX);
+        let len = |digits: &str| digits.parse().ok().filter(|&len| len <= value_max);
         let is_sent = |word: &str| word.bytes().all(|byte| byte.is_ascii_graphic());
         let is_key = |key: &str| key.len() <= KEY_MAX && is_sent(key);
         let is_path = |path: &str| path.starts_with('/') && is_sent(path);
         let (operation, name, value_len) = match (self.trace.kind, words.as_slice()) {
             (TraceKind::Http, &["GET", path]) if is_path(path) => (Operation::Get, path, 0),
-            (TraceKind::KeyValue, &["GET", key]) if is_key(key) => (Operation::Get, key, 0),
-            (TraceKind::KeyValue, &["SET", key, bytes]) if is_key(key) => {
+            (TraceKind::Http, _) => return Err(self.wrong(text, expected)),
+            (_, &["GET", key]) if is_key(key) => (Operation::Get, key, 0),
+            (_, &["SET", key, bytes]) if is_key(key) => {
                 let len = len(bytes).ok_or_else(|| self.wrong(text, expected))?;
                 (Operation::Set, key, len)
             }

@@ -173,6 +173,11 @@ impl Transport {
         kind.filter(|_| !stream.conn.is_handshaking())
     }
 
+    /// True if a TLS handshake has begun and not ended.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        matches!(self, Transport::Tls(stream) if stream.conn.is_handshaking())
+    }
+
     /// Tells the server that nothing more comes, upon which it closes the connection. So the port
     /// that stays in use for a minute is the server's, whose number does not matter, and the
     /// sessions that it grants after the handshake have arrived.

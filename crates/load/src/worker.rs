@@ -2,18 +2,15 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::epoll::{self, EventFlags};
-use rustix::event::Timespec;
-use rustix::io::Errno;
+use rustix::event::epoll::EventFlags;
 use rustix::time::{clock_gettime, ClockId};
 use tare_histogram::Histogram;
 use tare_sim::Instant;
 
 use crate::pace::{Gaps, Pace, Schedule};
+use crate::poller::Poller;
 use crate::protocol::{Protocol, Wire};
 use crate::record::Record;
 use crate::session::{InFlight, Session};
@@ -29,23 +26,6 @@ const OPENINGS_MAX: u32 = 3;
 /// The longest wait between two looks at what has timed out.
 const PULSE: Duration = Duration::from_millis(50);
 
-/// The time for which a closed loop looks for responses before it sleeps. To wake it is work of the
-/// server, of several microseconds on virtual machines: one that answers a request every 10 µs and
-/// wakes its client for each answers a tenth fewer.
-const LOOK_MAX: Duration = Duration::from_micros(10);
-
-/// Sleeps without a look after one in which nothing came: a server that is slower than that is not
-/// worth the generator's processor time.
-const SLEEPS_WITHOUT_LOOK: u32 = 15;
-
-/// The last part of a wait of an open loop, for which it looks instead of sleeping: sleeps are
-/// whole milliseconds, and end up to a tenth of one late. To send a millisecond late would be more
-/// than most latencies.
-const WAKE_EARLY: Duration = Duration::from_micros(500);
-
-/// Events that one call returns.
-const EVENTS: usize = 256;
-
 pub(crate) struct Worker<'a, P> {
     trial: &'a Trial<'a, P>,
     /// The start and the end of the measured part.
@@ -58,7 +38,7 @@ pub(crate) struct Worker<'a, P> {
     quota: u64,
     /// `None` in a closed loop.
     schedule: Option<Schedule>,
-    epoll: OwnedFd,
+    poller: Poller,
     connections: Vec<Connection<P>>,
     /// Places for a request in an open loop: the connection, and since when it is free. The one
     /// that is free for longest comes first.
@@ -71,6 +51,8 @@ pub(crate) struct Worker<'a, P> {
     /// Latencies of the intervals that are over, and their number.
     total: Histogram,
     intervals_over: u32,
+    /// The time of an open loop's measured part in which there was nothing to do.
+    idle: Duration,
 }
 
 struct Connection<P> {
@@ -83,6 +65,8 @@ struct Connection<P> {
     waits_to_write: bool,
     /// Openings without a response; with datagrams, requests in turn without one.
     openings: u32,
+    /// The time of the last one.
+    opened: Instant,
     /// The time at which the handshake of a request ended.
     shaken: Option<Instant>,
 }
@@ -106,6 +90,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
             due: 0,
             waits_to_write: false,
             openings: 0,
+            opened: Instant::ZERO,
             shaken: None,
         };
         let connections = share(options.connections.max(1) as u64);
@@ -130,19 +115,19 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
                     pace.schedule(thread, threads, trial.start, seed)
                 }
             },
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system)?,
+            poller: Poller::new()?,
             connections: (0..connections).map(connection).collect(),
             free: VecDeque::new(),
             to_send: Vec::new(),
             record: Record::default(),
             total: Histogram::new(),
             intervals_over: 0,
+            idle: Duration::ZERO,
         })
     }
 
     /// Runs the trial to its end.
     pub(crate) fn run(mut self) -> Result<Record, Error> {
-        let mut events = Vec::with_capacity(EVENTS);
         // A closed loop sends as soon as it has a connection; requests of an open loop should find
         // theirs open.
         if self.schedule.is_none() {
@@ -154,7 +139,6 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         self.trial.wait_for_start();
         let (mut cpu_start, mut cpu_end) = (None, None);
         let mut look_at = Instant::ZERO;
-        let (mut idle_since, mut sleeps) = (None, 0);
         loop {
             let now = Instant::now();
             if cpu_start.is_none() && now >= self.measured {
@@ -178,29 +162,20 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
                 self.end_overdue(now)?;
                 look_at = now + PULSE;
             }
-            let mut wait = self.next_event(now).since(now).min(PULSE);
-            if self.schedule.is_some() {
-                let sleep = wait.saturating_sub(WAKE_EARLY);
-                wait = Duration::from_millis(sleep.as_millis() as u64);
+            let wait = self.next_event(now).since(now).min(PULSE);
+            if self.schedule.is_none() {
+                self.poller.wait_closed(now, wait)?;
             } else {
-                let idle = now.since(*idle_since.get_or_insert(now));
-                match sleeps {
-                    0 if idle < LOOK_MAX => wait = Duration::ZERO,
-                    0 => sleeps = SLEEPS_WITHOUT_LOOK,
-                    _ => sleeps -= 1,
+                let idle = self.poller.wait_open(wait)?;
+                if now >= self.measured && now < self.end {
+                    self.idle += idle;
                 }
             }
-            let wait = Timespec::try_from(wait).unwrap_or_default();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(Error::system(error)),
-            }
-            if !events.is_empty() {
-                idle_since = None;
-            }
+            let mut events = std::mem::take(&mut self.poller.events);
             for event in events.drain(..) {
                 self.work(event.data.u64() as usize, event.flags)?;
             }
+            self.poller.events = events;
             self.send()?;
         }
         // Without a limit of time, the trial lasts until the last response.
@@ -220,6 +195,10 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         let (start, end) = (cpu_start.unwrap_or_default(), cpu_end.unwrap_or_default());
         self.record.cpu = end.saturating_sub(start);
         self.record.duration = self.end.since(self.measured);
+        if self.schedule.is_some() && !self.record.duration.is_zero() {
+            let (idle, duration) = (self.idle, self.record.duration);
+            self.record.idle = Some(idle.div_duration_f64(duration).min(1.0));
+        }
         Ok(self.record)
     }
 
@@ -298,6 +277,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
             }
             if intended >= self.measured {
                 let due = intended.max(free_since);
+                self.record.waited += u64::from(free_since > intended);
                 self.record.lateness.record_duration(issued.since(due));
             }
             self.issue(n, intended, issued)?;
@@ -378,12 +358,11 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         self.close(n);
         let connection = &mut self.connections[n];
         connection.openings += 1;
+        connection.opened = Instant::now();
         connection.shaken = None;
         let opened = self.trial.target.open(P::wire());
         let transport = opened.map_err(|error| Error::connection(self.trial.target, &error))?;
-        let flags = EventFlags::IN | EventFlags::OUT;
-        let data = epoll::EventData::new_u64(n as u64);
-        epoll::add(&self.epoll, transport.socket(), data, flags).map_err(Error::system)?;
+        self.poller.add(transport.socket(), n)?;
         connection.transport = Some(transport);
         connection.waits_to_write = true;
         connection.due = 0;
@@ -403,6 +382,9 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
     fn reopen(&mut self, n: usize, ended: Ended) -> Result<(), Error> {
         if ended.is_none() {
             self.conclude(n);
+            if self.is_left_idle(n) {
+                return self.reopen_idle(n);
+            }
         }
         let target = self.trial.target;
         let connection = &mut self.connections[n];
@@ -419,11 +401,40 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         self.open(n)
     }
 
-    /// Ends the connections whose oldest request has waited too long.
+    /// True if the server has closed a connection that it has answered nothing on and that it was
+    /// asked nothing on, as servers do after some time.
+    fn is_left_idle(&self, n: usize) -> bool {
+        let connection = &self.connections[n];
+        let is_open = |transport: &Transport| !transport.is_handshaking();
+        P::wire() == Wire::Stream
+            && connection.openings > 0
+            && connection.session.in_flight().is_empty()
+            && connection.transport.as_ref().is_some_and(is_open)
+    }
+
+    /// Opens a connection that was idle, which is no failure: at once, or, if the server has closed
+    /// it at once, at the next look at what has timed out.
+    fn reopen_idle(&mut self, n: usize) -> Result<(), Error> {
+        let connection = &mut self.connections[n];
+        connection.openings -= 1;
+        if Instant::now().since(connection.opened) >= PULSE {
+            return self.open(n);
+        }
+        self.close(n);
+        self.free.retain(|&(other, _)| other != n);
+        Ok(())
+    }
+
+    /// Ends the connections whose oldest request has waited too long, and opens those that were
+    /// left closed.
     fn end_overdue(&mut self, now: Instant) -> Result<(), Error> {
         let timeout = self.trial.options.timeout;
         for n in 0..self.connections.len() {
             let connection = &mut self.connections[n];
+            if P::wire() == Wire::Stream && connection.transport.is_none() {
+                self.open(n)?;
+                continue;
+            }
             let oldest = connection.session.in_flight().front();
             if oldest.is_none_or(|oldest| now.since(oldest.issued) < timeout) {
                 continue;
@@ -509,15 +520,21 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
             let room = connection.session.room();
             let wanted = room.len();
             let read = transport.read(room);
-            let Some(bytes) = read.map_err(|error| unless_closed(&error))? else {
-                return Ok(());
+            let bytes = match read {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let closed = || closed_within::<P>(&connection.session);
+                    return Err(unless_closed(&error).or_else(closed));
+                }
             };
             let now = Instant::now();
             if bytes == 0 {
-                if let Some(answered) = connection.session.ended() {
-                    connection.openings = 0;
-                    self.record.count(&answered, now);
-                }
+                let Some(answered) = connection.session.ended() else {
+                    return Err(closed_within::<P>(&connection.session));
+                };
+                connection.openings = 0;
+                self.record.count(&answered, now);
                 return Err(None);
             }
             let (mut answers, mut closes) = (0, false);
@@ -553,10 +570,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         match send_all(&mut connection.session, transport) {
             Ok(is_whole) if connection.waits_to_write == is_whole => {
                 connection.waits_to_write = !is_whole;
-                let mut flags = EventFlags::IN;
-                flags.set(EventFlags::OUT, !is_whole);
-                let data = epoll::EventData::new_u64(n as u64);
-                epoll::modify(&self.epoll, transport.socket(), data, flags).map_err(Error::system)
+                self.poller.tell(transport.socket(), n, !is_whole)
             }
             Ok(_) => Ok(()),
             Err(error) => {
@@ -586,6 +600,13 @@ fn unless_closed(error: &io::Error) -> Ended {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     let is_closed = matches!(error.kind(), ConnectionReset | BrokenPipe);
     (!is_closed).then(|| error.to_string())
+}
+
+/// Returns the error of a connection that is closed before all of a response has come. What a
+/// server says during handshakes is no response.
+fn closed_within<P: Protocol>(session: &Session<P>) -> Ended {
+    let is_cut = P::wire() == Wire::Stream && session.is_within_response();
+    is_cut.then(|| "closed within a response".into())
 }
 
 fn measured(requests: &VecDeque<InFlight>) -> u64 {

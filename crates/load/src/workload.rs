@@ -57,6 +57,9 @@ pub enum ValueLen {
 /// The longest value, in bytes.
 pub const VALUE_LEN_MAX: u32 = 512 << 20;
 
+/// The longest value that a datagram has room for, with its command, in bytes.
+pub const DATAGRAM_VALUE_MAX: u32 = 65_000;
+
 impl ValueLen {
     /// The longest value.
     pub fn longest(&self) -> u32 {

@@ -190,6 +190,12 @@ fn wrong_lines_are_refused_with_file_and_line() {
         (TraceKind::KeyValue, "GET a\nSET a\n", 2, "SET KEY BYTES"),
         (TraceKind::KeyValue, "SET a -1\n", 1, "SET KEY BYTES"),
         (TraceKind::KeyValue, "SET a 536870913\n", 1, "SET KEY BYTES"),
+        (
+            TraceKind::Datagrams,
+            "SET a 65000\nSET a 65001\n",
+            2,
+            "a request is one datagram",
+        ),
         (TraceKind::KeyValue, "DEL a\n", 1, "SET KEY BYTES"),
         (TraceKind::KeyValue, &long, 1, "SET KEY BYTES"),
         (TraceKind::KeyValue, &endless, 1, "at most 16 KiB"),

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tare_load::protocol::{Http, Resp, RespVersion};
-use tare_load::{run, KeyPattern, Options, Pace, Record, Target, ValueLen, Workload};
+use tare_load::protocol::{Http, Progress, Protocol, Resp, RespVersion};
+use tare_load::{
+    run, KeyPattern, Options, Pace, Record, Request, Target, Unexpected, ValueLen, Workload,
+};
 
 /// A server, whose threads end with their connections.
 struct Server {
@@ -311,6 +313,119 @@ fn a_rate_beyond_the_server_s_is_counted_as_not_issued() {
     assert!((0..20).any(is_valid));
 }
 
+/// HTTP whose responses take the generator 200 µs.
+#[derive(Clone)]
+struct Laborious(Http);
+
+impl Protocol for Laborious {
+    fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
+        self.0.write(request, out);
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < Duration::from_micros(200) {
+            std::hint::spin_loop();
+        }
+        self.0.read(bytes)
+    }
+}
+
+#[test]
+fn a_generator_that_is_busy_all_the_time_makes_the_trial_invalid() {
+    let server = Server::start(usize::MAX, http_answer);
+    let http = Laborious(Http::new("localhost", &["/".into()], &[]).unwrap());
+    let options = Options {
+        connections: 32,
+        pace: Pace::Constant(20_000.0),
+        timeout: Duration::from_secs(60),
+        ..options()
+    };
+    // The generator can do 5000 requests per second at most, and the server more, unless it gets no
+    // processor for a while: then the generator waits for it.
+    let mut idle = Vec::new();
+    let is_found = |_| {
+        let record = run(&server.target(), &http, &options, &AtomicBool::new(false)).unwrap();
+        adds_up(&record);
+        assert!(record.waited > record.scheduled / 2, "{record:?}");
+        idle.push(record.idle.unwrap());
+        let reason = record.is_invalid();
+        reason.is_some_and(|reason| reason.contains("it was idle for"))
+    };
+    assert!((0..20).any(is_found), "{idle:?}");
+}
+
+#[test]
+fn a_response_that_is_cut_off_is_a_request_that_failed() {
+    // Of each connection's two responses the second ends in its middle.
+    let responses = AtomicU64::new(0);
+    let responses = Arc::new(responses);
+    let server = Server::start(2, move |arrived: &[u8]| {
+        let (len, mut response) = http_answer(arrived)?;
+        if responses.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+            response.truncate(100);
+        }
+        Some((len, response))
+    });
+    let options = Options {
+        connections: 1,
+        warm_up: Duration::ZERO,
+        requests: Some(20),
+        duration: Duration::from_secs(600),
+        timeout: Duration::from_secs(60),
+        ..options()
+    };
+    let record = load(&server, &options);
+    adds_up(&record);
+    let counts = (record.served, record.failed, record.resent);
+    assert_eq!(counts, (10, 10, 0), "{record:?}");
+    let error = record.first_error.as_deref();
+    assert_eq!(error, Some("closed within a response"));
+}
+
+#[test]
+fn connections_that_a_server_closes_while_they_are_idle_are_opened_again() {
+    let open = |closes_after: Duration, duration| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                if closes_after.is_zero() {
+                    continue;
+                }
+                stream.set_read_timeout(Some(closes_after)).unwrap();
+                let (served, gate) = (AtomicU64::new(0), Mutex::new(()));
+                std::thread::spawn(move || {
+                    serve(stream, usize::MAX, http_answer, &served, &gate);
+                });
+            }
+        });
+        let options = Options {
+            connections: 10,
+            pace: Pace::Constant(2.0),
+            warm_up: Duration::ZERO,
+            duration: Duration::from_millis(duration),
+            timeout: Duration::from_secs(60),
+            ..options()
+        };
+        let http = Http::new("localhost", &["/".into()], &[]).unwrap();
+        let target = Target { address, tls: None };
+        let record = run(&target, &http, &options, &AtomicBool::new(false)).unwrap();
+        adds_up(&record);
+        record
+    };
+    // Four requests on ten connections, each of which is closed every 80 ms.
+    let record = open(Duration::from_millis(80), 1900);
+    assert!(record.connections > 60, "{record:?}");
+    assert_eq!(record.scheduled, 4);
+    // Each is closed at once, and not at once opened again. A third request that has no response
+    // would end the trial.
+    let record = open(Duration::ZERO, 900);
+    assert!((20..1000).contains(&record.connections), "{record:?}");
+    assert_eq!((record.scheduled, record.failed), (2, 2));
+}
+
 #[test]
 fn servers_that_are_absent_silent_or_wrong_are_an_error_that_says_so() {
     let http = Http::new("localhost", &["/".into()], &[]).unwrap();
@@ -349,6 +464,18 @@ fn servers_that_are_absent_silent_or_wrong_are_an_error_that_says_so() {
     );
     let closing = Server::start(1, |arrived: &[u8]| Some((arrived.len(), Vec::new())));
     assert!(error(closing.address).contains("closed without a response"));
+    // A server that knows no RESP 3 would answer the requests behind in RESP 2.
+    let old = Server::start(usize::MAX, |arrived: &[u8]| {
+        let (len, response) = resp_answer(arrived)?;
+        match response.starts_with(b"%") {
+            true => Some((len, b"-ERR unknown command 'HELLO'\r\n".to_vec())),
+            false => Some((len, response)),
+        }
+    });
+    let resp = Resp::new(RespVersion::Three);
+    let said = run(&old.target(), &resp, &options(), &AtomicBool::new(false));
+    let said = said.unwrap_err().to_string();
+    assert!(said.contains("found \"ERR unknown command "), "{said}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use anyhow::ensure;
 use serde_json::{json, Value};
 use tare_lab::unit::significant;
 use tare_load::protocol::Protocol;
@@ -31,7 +32,9 @@ const WIDTH: f64 = 0.02;
 const LOWEST: f64 = 1e-3;
 /// The highest rate that is tried, as a multiple of a closed loop's.
 const HIGHEST: f64 = 1.5;
-/// Trials that are made again where the generator fell behind.
+/// The shortest --duration.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// Trials that are made again where the generator fell behind, or no request was due.
 const RETRIES: u32 = 3;
 /// Units of the search's rates in a request per second.
 const UNITS: f64 = 1e3;
@@ -108,6 +111,11 @@ pub(super) fn run<P: Protocol + Clone + Sync>(
     stop: &AtomicBool,
 ) -> anyhow::Result<ExitCode> {
     let is_text = !load.trial.json;
+    ensure!(
+        options.duration >= SHORTEST,
+        "--duration: found {:?}, expected at least {SHORTEST:?} with --find-max",
+        options.duration
+    );
     // A request that waits for longer is lost in any case.
     let patience = (10 * objective.limit).max(Duration::from_secs(1));
     let mut options = Options {
@@ -125,7 +133,23 @@ pub(super) fn run<P: Protocol + Clone + Sync>(
     };
     let goal = Goal::new("objective", objective.slower, options.duration, WIDTH);
     let units = |rate: f64| Rate::from_f64((rate * UNITS).max(2.0));
-    let (lowest, highest) = (units(highest * LOWEST), units(highest));
+    // A trial without a request would tell nothing.
+    let shortest = goal.initial_duration;
+    let one = 1.0 / shortest.as_secs_f64();
+    ensure!(
+        highest > one,
+        "--find-max: found {} requests per second as the highest rate, expected more than {}: the \
+         first trials take {shortest:?}, and each has to have a request; give a higher --rate or a \
+         longer --duration",
+        significant(highest),
+        significant(one)
+    );
+    let (lowest, highest) = (units((highest * LOWEST).max(one)), units(highest));
+    ensure!(
+        lowest < highest,
+        "--find-max: found a highest rate of {} requests per second, expected a higher --rate",
+        significant(one)
+    );
     let mut search = Search::new(vec![goal], lowest, highest, TRIALS_MAX);
     // Only whether a trial keeps the objective counts, but where the first one does not, the next
     // is at what it served: above its limit a server is late with all requests, not with some.
@@ -144,6 +168,18 @@ pub(super) fn run<P: Protocol + Clone + Sync>(
         let done = load.trial(&options, stop, None)?;
         if stop.load(Ordering::Relaxed) {
             break;
+        }
+        if done.record.scheduled == 0 {
+            // Gaps that are drawn may be longer than the trial.
+            ensure!(
+                retries < RETRIES,
+                "--find-max: found no request in trials of {:?} at {} per second, expected one; \
+                 give a higher --rate or a longer --duration",
+                options.duration,
+                significant(rate)
+            );
+            retries += 1;
+            continue;
         }
         let mismatch = done.counts.as_ref().and_then(Counts::mismatch);
         let lost = objective.lost(&done.record).filter(|_| mismatch.is_none());

@@ -19,9 +19,9 @@ use anyhow::{ensure, Context as _};
 use clap::{Args, Subcommand, ValueEnum};
 use tare_load::protocol::{
     Handshake, Http, MemcachedBinary, MemcachedMeta, MemcachedText, Protocol, Resp, RespVersion,
-    Udp,
+    Udp, Wire,
 };
-use tare_load::{KeyPattern, Target, TraceKind, ValueLen, Workload};
+use tare_load::{KeyPattern, Target, TraceKind, ValueLen, Workload, DATAGRAM_VALUE_MAX};
 
 use counts::Counter;
 use drive::Load;
@@ -34,9 +34,6 @@ use value::{count, field, host_and_port, pattern, rate, ratio, seconds, share, v
 const INVALID: u8 = 1;
 /// The conventional exit status of a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
-
-/// The longest value that a datagram has room for, with its command.
-const DATAGRAM_VALUE_MAX: u32 = 65_000;
 
 /// The subcommands of `tare load`.
 #[derive(Subcommand)]
@@ -377,7 +374,10 @@ impl KeyArgs {
             target,
             protocol,
             trial,
-            trace: Some(TraceKind::KeyValue),
+            trace: Some(match P::wire() {
+                Wire::Datagrams => TraceKind::Datagrams,
+                Wire::Stream | Wire::Handshakes => TraceKind::KeyValue,
+            }),
             counter: self.server_counts.then_some(counter),
             fill: self.fill,
         };

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{json, Value};
+use tare_histogram::LONGEST;
 use tare_lab::unit::significant;
 use tare_load::{Options, Pace, Record, Target};
 
@@ -29,6 +30,7 @@ pub(super) fn json(target: &Target, options: &Options, done: &Done) -> anyhow::R
         "bytes_per_response": record.bytes_per_response(),
         "body_bytes_per_second": record.body_rate(),
         "latency": record.latency.summary(),
+        "latency_saturated": record.latency.saturated(),
         "lateness": record.lateness.summary(),
         "generator_cpu_per_response_ns": record.cpu_per_response().map(nanoseconds),
         "server_counts": done.counts,
@@ -85,6 +87,7 @@ pub(super) fn text(target: &Target, options: &Options, done: &Done) -> String {
         refused,
         failed,
         timed_out,
+        resent,
         ..
     } = record;
     line(
@@ -102,6 +105,10 @@ pub(super) fn text(target: &Target, options: &Options, done: &Done) -> String {
         ),
     );
     let missing = || "none".to_string();
+    if *resent > 0 {
+        let closed = "since the server closed their connection in good order";
+        line("sent again", format!("{resent} requests, {closed}"));
+    }
     let rate = record
         .rate()
         .map_or_else(missing, |rate| format!("{} /s", significant(rate)));
@@ -134,24 +141,31 @@ pub(super) fn text(target: &Target, options: &Options, done: &Done) -> String {
     }
     match record.latency.summary() {
         None => line("latency", missing()),
-        Some(latency) => {
+        Some(of) => {
             let shown = [
-                ("min", latency.min_ns),
-                ("p50", latency.p50_ns),
-                ("p90", latency.p90_ns),
-                ("p99", latency.p99_ns),
-                ("p99.9", latency.p999_ns),
-                ("max", latency.max_ns),
+                ("min", of.min_ns),
+                ("p50", of.p50_ns),
+                ("p90", of.p90_ns),
+                ("p99", of.p99_ns),
+                ("p99.9", of.p999_ns),
+                ("max", of.max_ns),
             ];
-            let shown = shown.map(|(name, ns)| format!("{name} {}", time(ns as f64)));
+            let shown = shown.map(|(name, ns)| format!("{name} {}", latency(ns)));
             line("latency", shown.join(", "));
         }
     }
     if let Some(late) = record.lateness.summary() {
-        let (p99, max) = (time(late.p99_ns as f64), time(late.max_ns as f64));
+        let (p99, max) = (latency(late.p99_ns), latency(late.max_ns));
         line(
             "lateness",
             format!("p99 {p99}, max {max}: of the generator itself"),
+        );
+    }
+    if let Some(idle) = record.idle {
+        let (idle, waited) = (significant(100.0 * idle), record.waited);
+        line(
+            "idle",
+            format!("{idle} % of the time, the generator; {waited} requests waited to be sent"),
         );
     }
     let cpu = record.cpu_per_response();
@@ -163,6 +177,14 @@ pub(super) fn text(target: &Target, options: &Options, done: &Done) -> String {
     text
 }
 
+/// A latency with its unit. One that is too long for a histogram is known by its bound alone.
+fn latency(ns: u64) -> String {
+    match Duration::from_nanos(ns) >= LONGEST {
+        true => "at least 1 h".into(),
+        false => time(ns as f64),
+    }
+}
+
 /// A time with its unit.
 pub(super) fn time(ns: f64) -> String {
     let (value, unit) = match ns {
@@ -172,4 +194,38 @@ pub(super) fn time(ns: f64) -> String {
         _ => (ns / 1e9, "s"),
     };
     format!("{} {unit}", significant(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_of_an_hour_or_more_is_said_to_be_that_and_repeated_requests_are_told() {
+        let mut record = Record::default();
+        record.latency.record_duration(Duration::from_secs(90));
+        record.latency.record_duration(Duration::from_secs(9000));
+        (record.scheduled, record.issued, record.served) = (2, 2, 2);
+        record.resent = 7;
+        let target = Target {
+            address: ([127, 0, 0, 1], 1).into(),
+            tls: None,
+        };
+        let mut done = Done {
+            record,
+            counts: None,
+        };
+        let options = Options::default();
+        let said = text(&target, &options, &done);
+        assert!(said.contains("p50 90.06 s"), "{said}");
+        assert!(said.contains("max at least 1 h"), "{said}");
+        assert!(said.contains("sent again 7 requests"), "{said}");
+        let json = json(&target, &options, &done).unwrap();
+        assert_eq!(
+            (&json["latency_saturated"], &json["resent"]),
+            (&1.into(), &7.into())
+        );
+        done.record.resent = 0;
+        assert!(!text(&target, &options, &done).contains("sent again"));
+    }
 }
