@@ -13,6 +13,13 @@ fn generator() -> Generator<ScriptedRdrand> {
     Generator::with_source_untested(ScriptedRdrand::healthy(1))
 }
 
+/// One key and nonce of these bytes.
+fn keys(key: u8, nonce: u8) -> Vec<Key> {
+    let mut keys = Vec::new();
+    Key::push(&mut keys, &[key; 32], &[nonce; 16]).unwrap();
+    keys
+}
+
 const PLAIN: &str =
     "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e5130c81c46a35ce411\
                      e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c3710";
@@ -168,7 +175,7 @@ fn an_underflow_leaves_encrypted_bytes_and_zeros() {
 
 /// A cipher as with a random key, which is known here.
 fn with_known_random_key() -> AesCtr {
-    let mut state = State::new(Vec::from([Key::new(&[7; 32], &[0; 16]).unwrap()]), true);
+    let mut state = State::new(keys(7, 0), true);
     state.left = RANDOM_KEY_BYTES;
     AesCtr {
         state: ForkLock::new(state),
@@ -286,7 +293,7 @@ fn a_failed_health_test_zeroes_everything_also_what_was_encrypted_before() {
 
 #[test]
 fn keys_are_wiped_when_they_are_dropped() {
-    let mut key = ManuallyDrop::new(Key::new(&[0xa5; 32], &[0xa5; 16]).unwrap());
+    let mut key = ManuallyDrop::new(keys(0xa5, 0xa5).remove(0));
     let mut reserved = ManuallyDrop::new(key.reserve(16).unwrap());
     let (bytes, copy) = (&raw const key.bytes, &raw const reserved.key);
     // SAFETY: dropped once and not used as a `Key` afterwards; the array has no drop of its
