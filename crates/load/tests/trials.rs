@@ -227,7 +227,8 @@ fn hits_misses_and_errors_are_told_apart() {
 #[test]
 fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not() {
     let stopped = Duration::from_millis(200);
-    let p90 = |pace| {
+    // The 90th percentile, and whether the longest wait was that for all of the stop.
+    let p90_and_longest = |pace| {
         let server = Server::start(usize::MAX, http_answer);
         let gate = Arc::clone(&server.gate);
         let stop = std::thread::spawn(move || {
@@ -254,17 +255,26 @@ fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not(
             assert_eq!(record.unissued(), 0);
         }
         let max = record.latency.quantile(1.0).unwrap();
-        assert!(max >= stopped.mul_f64(0.9), "{max:?}");
-        record.latency.quantile(0.9).unwrap()
+        (
+            record.latency.quantile(0.9).unwrap(),
+            max >= stopped.mul_f64(0.9),
+        )
     };
     // A fifth of the requests of an open loop come while the server stands still: half of those
     // wait for half of the time.
     for pace in [Pace::Constant(400.0), Pace::Poisson(400.0)] {
-        let open = p90(pace);
-        assert!(open >= stopped.mul_f64(0.3), "{pace:?}: {open:?}");
+        let (open, is_whole) = p90_and_longest(pace);
+        assert!(
+            is_whole && open >= stopped.mul_f64(0.3),
+            "{pace:?}: {open:?}"
+        );
     }
-    // In one of several trials: a busy machine may let few requests through, which all wait.
-    let is_short = |_| p90(Pace::Closed) < stopped.mul_f64(0.3);
+    // In one of several trials: a busy machine may let few requests through, which all wait, or
+    // none when the server stops.
+    let is_short = |_| {
+        let (closed, is_whole) = p90_and_longest(Pace::Closed);
+        is_whole && closed < stopped.mul_f64(0.3)
+    };
     assert!((0..10).any(is_short));
 }
 
@@ -381,6 +391,21 @@ fn a_response_that_is_cut_off_is_a_request_that_failed() {
     assert_eq!(counts, (10, 10, 0), "{record:?}");
     let error = record.first_error.as_deref();
     assert_eq!(error, Some("closed within a response"));
+    // A server that leaves some of a request unread ends its connection with a reset.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx");
+        }
+    });
+    let target = Target { address, tls: None };
+    let http = Http::new("localhost", &["/".into()], &[]).unwrap();
+    let error = run(&target, &http, &options, &AtomicBool::new(false)).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("closed within a response"), "{error}");
 }
 
 #[test]
@@ -417,7 +442,7 @@ fn connections_that_a_server_closes_while_they_are_idle_are_opened_again() {
     };
     // Four requests on ten connections, each of which is closed every 80 ms.
     let record = open(Duration::from_millis(80), 1900);
-    assert!(record.connections > 60, "{record:?}");
+    assert!(record.connections > 40, "{record:?}");
     assert_eq!(record.scheduled, 4);
     // Each is closed at once, and not at once opened again. A third request that has no response
     // would end the trial.
