@@ -25,7 +25,7 @@ use crate::protocol::{Completion, Failure, OperationId, OwnedWrite, SubmitError}
 
 pub use faulty::{FaultCounts, Faults, Faulty};
 pub(crate) use link::share;
-pub use link::{Link, Waiting, DATAGRAM_MAX};
+pub use link::{share, Link, Waiting, DATAGRAM_MAX};
 pub use remote::Remote;
 pub use shared::{Member, Shared};
 pub(crate) use udp::UdpSocket;

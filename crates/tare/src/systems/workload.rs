@@ -397,6 +397,37 @@ mod tests {
                 &[("size", "59".into())],
                 "parameter size: found \"59\", expected \"60\" to \"9014\" bytes, or \"IMIX\"",
             ),
+            (
+                "rdrand",
+                &[("offset", Value::Int(1)), ("output", "file".into())],
+                "parameter offset: found 1, expected 0 where output is pipe or file",
+            ),
+            (
+                "farmem",
+                &[("system", "redis".into()), ("order", Value::Int(20))],
+                "parameter order: found 20, expected 7 for this system",
+            ),
+            (
+                "farmem",
+                &[("system", "ucx".into()), ("aead", "on".into())],
+                "parameter aead: found \"on\", expected off for this system",
+            ),
+            (
+                "farmem",
+                &[("system", "memcached".into()), ("sessions", Value::Int(100))],
+                "parameter sessions: found 100, expected 1 for this system",
+            ),
+            (
+                "cvmnet",
+                &[("switch_cycles", Value::Int(1400))],
+                "parameter switch_cycles: found 1400, expected 0 unless wait = \"interrupts\": who polls \
+                 switches nothing",
+            ),
+            (
+                "cvmnet",
+                &[("buffer", "1 MiB".into())],
+                "parameter buffer: found \"1048576 B\", expected 1 B to 64 KiB",
+            ),
         ] {
             let given = given
                 .iter()

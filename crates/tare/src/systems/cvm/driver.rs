@@ -209,6 +209,15 @@ impl CvmnetParameters {
             ));
         }
         examine_vcpus(self.vcpus, self.connections)?;
+        if self.switch_cycles > 0 && self.wait == Wait::Polling {
+            let expected = "0 unless wait = \"interrupts\": who polls switches nothing";
+            let found = self.switch_cycles as i64;
+            return Err(mistake("switch_cycles", found, expected));
+        }
+        if !(1..=64 << 10).contains(&self.buffer.0) {
+            let found = format!("{} B", self.buffer.0);
+            return Err(mistake("buffer", found.as_str(), "1 B to 64 KiB"));
+        }
         if self.ahead.0 > AHEAD_MAX as u64 {
             let found = format!("{} B", self.ahead.0);
             return Err(mistake("ahead", found.as_str(), "at most 1 GiB"));

@@ -185,7 +185,8 @@ impl Workload for Gcm {
         let (size, batch) = (parameters.size, parameters.batch);
         let (operation, duration) = (parameters.operation, parameters.duration);
         let messages = match parameters.source {
-            Source::Cold => (COLD_BYTES / size).max(batch),
+            // Each message begins on a line of the cache.
+            Source::Cold => (COLD_BYTES / size.next_multiple_of(64)).max(batch),
             Source::Cached => CACHED_MESSAGES.max(batch),
         };
         let keys = match parameters.keys {

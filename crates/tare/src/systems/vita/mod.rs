@@ -126,9 +126,13 @@ impl Workload for Vita {
     }
 
     fn longest(parameters: &VitaParameters) -> Duration {
-        // Virtual time hardly limits wall time: a search sends some twenty loads, each of a million
-        // packets per second.
-        parameters.duration.mul_f64(100.0)
+        // Virtual time hardly limits wall time: a search sends some twenty loads, on a 1 GbE line each
+        // of a million packets per second.
+        let usual = Duration::try_from_secs_f64(expected_seconds(parameters) * 20.0);
+        parameters
+            .duration
+            .mul_f64(100.0)
+            .max(usual.unwrap_or(Duration::MAX))
     }
 
     fn run(parameters: VitaParameters, agent: &mut Agent) -> Result<VitaFigures, TrialError> {

@@ -216,7 +216,8 @@ impl Workload for Load {
         let report = trial.report;
         let of_expected = |level: f64, value: Option<f64>| {
             let expected = after_stall(level, &parameters, stall?);
-            Some(value? / expected.as_secs_f64())
+            // The stall is in fewer requests than the percentile leaves out.
+            (!expected.is_zero()).then_some(value? / expected.as_secs_f64())
         };
         let reported = |bytes: f64| (bytes * operations as f64).round() as u64;
         let bytes = served.bytes.or(report.bytes_per_response.map(reported));

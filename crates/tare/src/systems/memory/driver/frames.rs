@@ -17,6 +17,7 @@ use tare_packet::{ipv4, udp};
 use tare_port::{Exclusive, Interface, Kind};
 
 use super::network::{CLIENT, INTERFACE, NODE};
+use super::raw::Wait;
 
 /// The node's port, and the client's.
 const PORTS: [u16; 2] = [7311, 50_000];
@@ -145,10 +146,14 @@ pub(super) fn echo(
     mut is_over: impl FnMut() -> bool,
 ) -> io::Result<()> {
     let mut answer = Frames::new(answer, datagram);
+    let mut wait = Wait::for_calls();
     while !is_over() {
         let mut ends = None;
         let see = |frame: &[u8]| ends = frame.first_chunk::<12>().copied();
-        if take(port, see)? {
+        if !take(port, see)? {
+            wait.goes_on();
+        } else {
+            wait.is_over();
             if let Some(ends) = ends {
                 let mac = |at: usize| -> Mac { std::array::from_fn(|n| ends[at + n]) };
                 answer.address(mac(6), mac(0));
@@ -192,7 +197,9 @@ impl Ping {
         for _ in 0..count {
             self.request.send(port)?;
             let mut looks = 0;
+            let mut wait = Wait::for_calls();
             while !take(port, |_| ())? {
+                wait.goes_on();
                 looks += 1;
                 if looks % LOOKS_MAX == 0 {
                     self.request.send(port)?;

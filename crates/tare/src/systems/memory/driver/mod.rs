@@ -253,6 +253,9 @@ impl Workload for Farmem {
         if transport == Transport::Xdp {
             examine_xdp(parameters)?;
         }
+        if parameters.system != System::Farmem {
+            examine_other_system(parameters)?;
+        }
         let is_shm = transport == Transport::Shm;
         if is_shm && parameters.loss > 0.0 {
             return Err(mistake(
@@ -354,6 +357,34 @@ impl Workload for Farmem {
             }
         }
     }
+}
+
+/// Checks that a trial of another system leaves alone what only remote memory has: cells that differ
+/// in a parameter without effect would be compared.
+fn examine_other_system(parameters: &FarmemParameters) -> Result<(), Mistake> {
+    let is_off = |name, switch: Switch| match switch {
+        Switch::Off => Ok(()),
+        Switch::On => Err(mistake(name, "on", "off for this system")),
+    };
+    let is = |name, found: u64, expected: u64| match found == expected {
+        true => Ok(()),
+        false => {
+            let expected = format!("{expected} for this system");
+            Err(mistake(name, found as i64, &expected))
+        }
+    };
+    is("sessions", parameters.sessions, 1)?;
+    is("order", u64::from(parameters.order), 7)?;
+    is("regions", parameters.regions, 0)?;
+    is("outstanding", parameters.outstanding as u64, 1)?;
+    is_off("aead", parameters.aead)?;
+    is_off("storm", parameters.storm)?;
+    for (name, found) in [("loss", parameters.loss), ("share", parameters.share)] {
+        if found > 0.0 {
+            return Err(mistake(name, found, "0 for this system"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks the parameters of a trial over the frames of an interface.

@@ -23,6 +23,9 @@ const FILL_MAX: Duration = Duration::from_secs(20);
 /// The program of UCX that measures.
 const UCX: &str = "ucx_perftest";
 
+/// Bytes of a message of UCX that asks for data or confirms it: fewer than a request of Tare's has.
+const UCX_REQUEST: u64 = 16;
+
 /// Messages of UCX per second of a trial, so that it takes about as long.
 const UCX_RATE: f64 = 150_000.0;
 
@@ -125,7 +128,8 @@ impl Drop for Ended {
 }
 
 /// UCX's own test of latency: messages of the same length there and back, of which it prints half
-/// of the round trip. Nothing is looked up or verified.
+/// of the round trip. Nothing is looked up or verified. A read is half a round trip of a request and
+/// half of one of the data, a write likewise.
 fn ucx(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow::Result<FarmemFigures> {
     let (server_cpu, own_cpu) = processors()?;
     let transports = match parameters.transport {
@@ -147,29 +151,35 @@ fn ucx(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow::Result<Farme
             .stderr(Stdio::null());
         command
     };
-    let server = command(server_cpu).stdout(Stdio::null()).spawn();
-    let _server = Ended(server.context(UCX)?);
-    let messages = (parameters.duration.as_secs_f64() * UCX_RATE).max(1000.0) as u64;
-    agent.start()?;
-    for _ in 0..UCX_TRIES {
-        let size = parameters.size.0.to_string();
-        let messages = messages.to_string();
-        let output = command(own_cpu)
-            .args(["127.0.0.1", "-t", "tag_lat", "-f", "-w", "1000"])
-            .args(["-s", &size, "-n", &messages])
-            .output()
-            .context(UCX)?;
-        if let Some(half) = half_round_trip(&String::from_utf8_lossy(&output.stdout)) {
-            return Ok(FarmemFigures {
-                latency_p50: Some(2.0 * half),
-                operations: messages.parse()?,
-                ..FarmemFigures::default()
-            });
+    let messages = (parameters.duration.as_secs_f64() / 2.0 * UCX_RATE).max(1000.0) as u64;
+    let server = || -> anyhow::Result<Ended> {
+        let server = command(server_cpu).stdout(Stdio::null()).spawn();
+        Ok(Ended(server.context(UCX)?))
+    };
+    let half = |size: u64| -> anyhow::Result<f64> {
+        // It serves one client.
+        let _server = server()?;
+        for _ in 0..UCX_TRIES {
+            let output = command(own_cpu)
+                .args(["127.0.0.1", "-t", "tag_lat", "-f", "-w", "1000"])
+                .args(["-s", &size.to_string(), "-n", &messages.to_string()])
+                .output()
+                .context(UCX)?;
+            if let Some(half) = half_round_trip(&String::from_utf8_lossy(&output.stdout)) {
+                return Ok(half);
+            }
+            // Its server listens a moment after it was started.
+            std::thread::sleep(UCX_PAUSE);
         }
-        // Its server listens a moment after it was started.
-        std::thread::sleep(UCX_PAUSE);
-    }
-    bail!("{UCX} gave no figures");
+        bail!("{UCX} gave no figures");
+    };
+    agent.start()?;
+    let latency = half(UCX_REQUEST)? + half(parameters.size.0)?;
+    Ok(FarmemFigures {
+        latency_p50: Some(latency),
+        operations: messages,
+        ..FarmemFigures::default()
+    })
 }
 
 /// Reads the median of the last line of figures, in seconds: after the number of messages.

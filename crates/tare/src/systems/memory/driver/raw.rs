@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use tare_farmem::protocol::{Datagrams, NETWORK_DATAGRAM};
-use tare_farmem::transport::{Link as _, UdpLink, SOCKET_BYTES};
+use tare_farmem::transport::{share, Link as _, UdpLink, SOCKET_BYTES};
 
 use super::control::{Control, SLOT, SLOTS};
 
@@ -53,6 +53,53 @@ pub(super) fn take_runs(socket: &UdpSocket) {
     let _ = setsockopt(socket, sockopt::RcvBuf, &SOCKET_BYTES);
 }
 
+/// A side's wait for the other one, which offers the processor to other threads where `tare-farmem`
+/// does: the reference has the same chances on a busy machine.
+pub(super) struct Wait {
+    looks: u32,
+    /// Looks between two at the clock, which takes longer than some of them.
+    every: u32,
+    since: Option<Instant>,
+}
+
+impl Wait {
+    /// Looks are calls of the system.
+    pub(super) fn for_calls() -> Wait {
+        Wait::new(16)
+    }
+
+    /// Looks are loads: the first look at the clock comes after the usual round trip.
+    fn for_loads() -> Wait {
+        Wait::new(2048)
+    }
+
+    fn new(every: u32) -> Wait {
+        Wait {
+            looks: 0,
+            every,
+            since: None,
+        }
+    }
+
+    /// There was nothing.
+    #[inline]
+    pub(super) fn goes_on(&mut self) {
+        self.looks += 1;
+        if self.looks == self.every {
+            self.looks = 0;
+            let since = *self.since.get_or_insert_with(Instant::now);
+            share(since.elapsed());
+        }
+    }
+
+    /// Something has come; the next wait begins.
+    #[inline]
+    pub(super) fn is_over(&mut self) {
+        self.looks = 0;
+        self.since = None;
+    }
+}
+
 /// Answers each datagram with one of `answer` bytes until `is_over`.
 ///
 /// # Errors
@@ -63,12 +110,14 @@ pub(super) fn echo(
     mut is_over: impl FnMut() -> bool,
 ) -> io::Result<()> {
     let mut bytes = vec![0; PIECE_MAX];
+    let mut wait = Wait::for_calls();
     while !is_over() {
         match socket.recv_from(&mut bytes) {
             Ok((_, from)) => {
                 socket.send_to(&bytes[..answer], from)?;
+                wait.is_over();
             }
-            Err(error) if is_nothing(&error) => {}
+            Err(error) if is_nothing(&error) => wait.goes_on(),
             Err(error) => return Err(error),
         }
     }
@@ -86,13 +135,15 @@ pub(super) fn sink(
 ) -> io::Result<()> {
     let mut bytes = vec![0; PIECE_MAX];
     let mut count = control.count().load(Ordering::Relaxed);
+    let mut wait = Wait::for_calls();
     while !is_over() {
         match socket.recv(&mut bytes) {
             Ok(len) => {
                 count += len as u64;
                 control.count().store(count, Ordering::Release);
+                wait.is_over();
             }
-            Err(error) if is_nothing(&error) => {}
+            Err(error) if is_nothing(&error) => wait.goes_on(),
             Err(error) => return Err(error),
         }
     }
@@ -153,11 +204,15 @@ impl Ping {
         let socket = &self.sockets[self.next];
         socket.send(&self.bytes[..self.request])?;
         let mut in_vain = 0;
+        let mut wait = Wait::for_calls();
         loop {
             match socket.recv(&mut self.bytes) {
                 Ok(_) => return Ok(()),
                 Err(error) if !is_nothing(&error) => return Err(error),
-                Err(_) => in_vain += 1,
+                Err(_) => {
+                    in_vain += 1;
+                    wait.goes_on();
+                }
             }
             // One datagram at a time is not lost on loopback; this is for whatever else may happen.
             if in_vain >= self.patience {
@@ -197,12 +252,16 @@ pub(super) fn stream(link: &mut UdpLink, control: &Control, time: Duration) -> i
 pub(super) fn pong(control: &Control, mut is_over: impl FnMut() -> bool) {
     let (ping, pong) = (control.ping(), control.pong());
     let mut last = pong.load(Ordering::Relaxed);
+    let mut wait = Wait::for_loads();
     while !is_over() {
         for _ in 0..LOOKS {
             let now = ping.load(Ordering::Acquire);
             if now != last {
                 last = now;
                 pong.store(now, Ordering::Release);
+                wait.is_over();
+            } else {
+                wait.goes_on();
             }
         }
     }
@@ -215,7 +274,10 @@ pub(super) fn raw_line(control: &Control, count: usize) -> Duration {
     let from = Instant::now();
     for number in 1..=count as u64 {
         ping.store(first + number, Ordering::Release);
-        while pong.load(Ordering::Acquire) != first + number {}
+        let mut wait = Wait::for_loads();
+        while pong.load(Ordering::Acquire) != first + number {
+            wait.goes_on();
+        }
     }
     from.elapsed()
 }
@@ -225,11 +287,14 @@ pub(super) fn take_copies(control: &Control, mut is_over: impl FnMut() -> bool) 
     let mut memory = vec![0; SLOTS * SLOT];
     let (filled, taken) = (control.ping(), control.pong());
     let mut next = taken.load(Ordering::Relaxed);
+    let mut wait = Wait::for_loads();
     while !is_over() {
         for _ in 0..LOOKS {
             if filled.load(Ordering::Acquire) <= next {
+                wait.goes_on();
                 continue;
             }
+            wait.is_over();
             let to = (next % SLOTS as u64) as usize * SLOT;
             control.slot(next).copy_to(&mut memory[to..to + SLOT]);
             next += 1;
@@ -244,14 +309,20 @@ pub(super) fn give_copies(control: &Control, time: Duration) -> f64 {
     let (filled, taken) = (control.ping(), control.pong());
     let first = filled.load(Ordering::Relaxed);
     let mut next = first;
+    let mut wait = Wait::for_loads();
     let from = Instant::now();
     while from.elapsed() < time {
-        while next - taken.load(Ordering::Acquire) >= SLOTS as u64 {}
+        while next - taken.load(Ordering::Acquire) >= SLOTS as u64 {
+            wait.goes_on();
+        }
+        wait.is_over();
         let at = (next % SLOTS as u64) as usize * SLOT;
         control.slot(next).copy_from(&memory[at..at + SLOT]);
         next += 1;
         filled.store(next, Ordering::Release);
     }
-    while taken.load(Ordering::Acquire) < next {}
+    while taken.load(Ordering::Acquire) < next {
+        wait.goes_on();
+    }
     ((next - first) as usize * SLOT) as f64 / from.elapsed().as_secs_f64()
 }

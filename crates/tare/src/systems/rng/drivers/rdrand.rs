@@ -100,6 +100,11 @@ impl Workload for Rdrand {
                 "false where output is pipe or file",
             ));
         }
+        if parameters.offset > 0 && parameters.output != Output::None {
+            let found = parameters.offset as i64;
+            let expected = "0 where output is pipe or file";
+            return Err(mistake("offset", found, expected));
+        }
         Ok(())
     }
 
