@@ -14,7 +14,7 @@ use super::lock;
 use super::source::{Source, Turn};
 use crate::protocol::{Execute, Node, Secret};
 use crate::transport::shm::{Counters, Server, ServerConfig};
-use crate::transport::{share, Waiting};
+use crate::transport::{share_processor, Waiting};
 
 /// Looks at the rings between two looks at the clock.
 const LOOKS: u32 = 256;
@@ -118,7 +118,7 @@ impl<S: Execute> Source<S> for ShmSource {
                 if waited >= busy {
                     break;
                 }
-                share(waited);
+                share_processor(waited);
             }
         }
         let left = wait - busy;

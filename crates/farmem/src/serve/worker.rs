@@ -12,7 +12,7 @@ use tare_sim::Instant;
 use super::lock;
 use super::source::{Source, Turn};
 use crate::protocol::{Execute, Node};
-use crate::transport::{share, Waiting};
+use crate::transport::{share_processor, Waiting};
 
 /// The longest sleep, and with that about the longest time until a worker sees that it is to stop.
 const SLEEP: Duration = Duration::from_millis(50);
@@ -155,7 +155,7 @@ impl<S: Execute> Worker<S> {
             if waited >= busy {
                 break;
             }
-            share(waited);
+            share_processor(waited);
         }
         if self.waiting != Waiting::Busy {
             self.sleep()?;

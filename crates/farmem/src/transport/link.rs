@@ -71,7 +71,7 @@ const UNSHARED: Duration = Duration::from_micros(50);
 /// 5 or 20 µs instead, or to keep the processor, made fewer round trips beside compilers and tests
 /// on two CPUs (Linux 6.18, load 8: in 2 s 13,400 with this, 9,900, 7,800 and 4,200; medians of 7).
 #[inline]
-pub fn share(waited: Duration) {
+pub fn share_processor(waited: Duration) {
     if waited > UNSHARED {
         std::thread::yield_now();
     }

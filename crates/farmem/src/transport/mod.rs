@@ -24,8 +24,7 @@ use crate::operation::{Operation, SpaceId, Value};
 use crate::protocol::{Completion, Failure, OperationId, OwnedWrite, SubmitError};
 
 pub use faulty::{FaultCounts, Faults, Faulty};
-pub(crate) use link::share;
-pub use link::{share, Link, Waiting, DATAGRAM_MAX};
+pub use link::{share_processor, Link, Waiting, DATAGRAM_MAX};
 pub use remote::Remote;
 pub use shared::{Member, Shared};
 pub(crate) use udp::UdpSocket;

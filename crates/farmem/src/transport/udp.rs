@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use tare_sim::Instant;
 
-use super::link::{share, Link, Waiting};
+use super::link::{share_processor, Link, Waiting};
 use crate::protocol::{Datagrams, LOCAL_DATAGRAM, NETWORK_DATAGRAM, RUN_BYTES};
 
 /// The room that a socket asks for in each direction, in bytes. Linux counts what packets take, not
@@ -187,7 +187,7 @@ impl UdpSocket {
                     }
                 }
                 now = Instant::now();
-                share(now.since(start));
+                share_processor(now.since(start));
             }
         }
         let wait = wait - busy;

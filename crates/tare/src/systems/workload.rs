@@ -438,6 +438,17 @@ mod tests {
     }
 
     #[test]
+    fn a_faster_simulated_line_has_more_time() {
+        use systems::vita::Vita;
+        for line in ["1 Gbit/s", "10 Gbit/s", "100 Gbit/s"] {
+            let given = Parameters::from([("line".into(), line.into())]);
+            let parameters = On::<Vita>::read(&given).unwrap();
+            let expected = Vita::expected(&parameters).unwrap().work;
+            assert!(Vita::longest(&parameters) >= 10 * expected, "{line}");
+        }
+    }
+
+    #[test]
     fn a_reference_takes_the_place_of_the_parameter_that_it_is_a_value_of() {
         let given = |name: &str| Parameters::from([(BESIDE.into(), name.into())]);
         let driver = On::<systems::rng::drivers::rdrand::Rdrand>::new(Machine::Described {

@@ -16,7 +16,7 @@ use tare_sim::{Instant, TokenBucket};
 use super::frame::{self, Content, End, Refusal};
 use super::XdpAddress;
 use crate::protocol::{Datagrams, DATAGRAM_MIN};
-use crate::transport::{share, Waiting};
+use crate::transport::{share_processor, Waiting};
 
 /// Most addresses that are known or asked for. One that has not answered gives its place to the
 /// next, so that false sources do not take those of clients that are there.
@@ -256,7 +256,7 @@ impl<P: Port> XdpStation<P> {
             if now.since(start) >= busy {
                 break;
             }
-            share(now.since(start));
+            share_processor(now.since(start));
         }
         let sleep = (wait - busy).min(self.due.since(now));
         let Some(descriptor) = self.port.wait_on().filter(|_| !sleep.is_zero()) else {

@@ -12,7 +12,7 @@ use crate::protocol::codec::code;
 use crate::protocol::{Completion, OperationId, OwnedWrite, SubmitError};
 use crate::transport::shm::layout::{self, Entry, READ_INLINE};
 use crate::transport::shm::PART_MAX;
-use crate::transport::{share, Channel, Direct};
+use crate::transport::{share_processor, Channel, Direct};
 
 /// Bytes of answers after which the caller gets its turn: to take the data while it is in the
 /// caches, and to submit more while the node still has some to do.
@@ -123,7 +123,7 @@ impl Channel for Client {
                 self.step();
                 return Ok(());
             }
-            share(now - start);
+            share_processor(now - start);
         }
     }
 

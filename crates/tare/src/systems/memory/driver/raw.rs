@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use tare_farmem::protocol::{Datagrams, NETWORK_DATAGRAM};
-use tare_farmem::transport::{share, Link as _, UdpLink, SOCKET_BYTES};
+use tare_farmem::transport::{share_processor, Link as _, UdpLink, SOCKET_BYTES};
 
 use super::control::{Control, SLOT, SLOTS};
 
@@ -88,7 +88,7 @@ impl Wait {
         if self.looks == self.every {
             self.looks = 0;
             let since = *self.since.get_or_insert_with(Instant::now);
-            share(since.elapsed());
+            share_processor(since.elapsed());
         }
     }
 
