@@ -37,27 +37,24 @@ impl SequenceCounter {
     /// [`super::worker`] for why no other worker can be here then.
     #[inline]
     pub(super) fn take(&self, n: u64, mode: SequenceMode, worker: &WorkerId) -> Option<u64> {
-        let before = if worker.is_sole() {
-            let before = self.0.load(Ordering::Relaxed);
-            self.0.store(before.wrapping_add(n), Ordering::Relaxed);
-            before
-        } else {
-            self.0.fetch_add(n, Ordering::Relaxed)
-        };
-        let first = before.checked_add(1)?;
-        // RFC 4303, 3.3.3: "the sender checks to ensure that the counter has not cycled".
-        let last = first.checked_add(n - 1)?;
         let end = match mode {
-            // Requests go on after the end, and each adds to the counter before it is undone: the
-            // upper half leaves room for them.
             SequenceMode::Extended => u64::MAX / 2,
             SequenceMode::Plain => u64::from(u32::MAX),
         };
-        if last > end {
-            self.0.fetch_sub(n, Ordering::Relaxed);
-            return None;
-        }
-        Some(first)
+        // RFC 4303, 3.3.3: "the sender checks to ensure that the counter has not cycled".
+        let after = |before: u64| before.checked_add(n).filter(|&last| last <= end);
+        let before = if worker.is_sole() {
+            let before = self.0.load(Ordering::Relaxed);
+            self.0.store(after(before)?, Ordering::Relaxed);
+            before
+        } else {
+            // A refused request must not touch the counter: one that adds and undoes it lets
+            // another worker's numbers be taken twice between the two.
+            self.0
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, after)
+                .ok()?
+        };
+        Some(before + 1)
     }
 }
 
@@ -74,7 +71,11 @@ pub(super) fn add(counter: &AtomicU64, n: u64, worker: &WorkerId) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::Barrier;
     use std::time::Duration;
+
+    use tare_sim::Random;
 
     use super::*;
     use crate::dataplane::WorkerGroup;
@@ -108,6 +109,70 @@ mod tests {
         });
         // A number that two of them took is counted twice on one side and once on the other.
         assert_eq!(counter.last(), taken);
+    }
+
+    /// The fault to find is one of nanoseconds: the number that one adds and takes back is seen by
+    /// another.
+    #[test]
+    fn a_refused_request_does_not_touch_the_counter() {
+        let mut counter = SequenceCounter::default();
+        let end = u64::from(u32::MAX);
+        counter.skip_to(end - 1);
+        let (_, mut workers) = WorkerGroup::new(2);
+        let worker = workers.pop().unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..300_000 {
+                    assert_eq!(counter.take(6, SequenceMode::Plain, &worker), None);
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(counter.last(), end - 1);
+            }
+        });
+    }
+
+    #[test]
+    fn workers_take_no_number_twice_where_an_sa_ends() {
+        let end = u64::from(u32::MAX);
+        for round in 0..500 {
+            let mut counter = SequenceCounter::default();
+            counter.skip_to(end - 40 - round % 20);
+            let start = counter.last();
+            let (_, workers) = WorkerGroup::new(4);
+            let barrier = Barrier::new(workers.len());
+            let mut ranges: Vec<(u64, u64)> = std::thread::scope(|scope| {
+                let take = |(number, worker): (u64, WorkerId)| {
+                    let (counter, barrier) = (&counter, &barrier);
+                    scope.spawn(move || {
+                        let mut random = Random::new(round * 4 + number);
+                        let mut ranges = Vec::new();
+                        barrier.wait();
+                        loop {
+                            let n = 1 + random.below(8);
+                            match counter.take(n, SequenceMode::Plain, &worker) {
+                                Some(first) => ranges.push((first, first + n)),
+                                None if n == 1 => break ranges,
+                                None => {}
+                            }
+                        }
+                    })
+                };
+                let threads: Vec<_> = (0..).zip(workers).map(take).collect();
+                let ranges = threads.into_iter().map(|thread| thread.join().unwrap());
+                ranges.flatten().collect()
+            });
+            ranges.sort_unstable();
+            // One after the other, without a gap: each number once.
+            let mut next = start + 1;
+            for (first, after) in ranges {
+                assert_eq!(first, next, "in round {round}");
+                next = after;
+            }
+            assert_eq!((next, counter.last()), (end + 1, end));
+        }
     }
 
     #[test]
