@@ -1,9 +1,9 @@
 //! Routes and their SAs, by numbers that a route keeps for as long as it does not change.
 
+mod given;
 mod handover;
 
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,10 +13,11 @@ use tare_gcm::Key;
 use tare_memory::Shared;
 use tare_sim::{Instant, TokenBucket};
 
-use super::totals::{RouteCounters, Totals};
+use super::totals::{Counting as _, RouteCounters, Totals};
 use crate::config::{self, Config, Keys, SaKey};
 use crate::dataplane::{error_limit, DropTable, InboundSa, OutboundSa, Outer, SequenceMode};
 use crate::exchange::{RouteKeys, SaKeys};
+use given::Given;
 use handover::{Direction, SecretKeys};
 
 /// Packets that workers may still send with the SA before a change, when the SA after it has the
@@ -206,13 +207,29 @@ impl Routes {
         let mut entry = self.entries[number].take()?;
         for sa in entry.outbound.drain(..) {
             self.shown.remove(&(entry.ends.peer, sa.spi()));
-            if let Keys::Manual { outbound, .. } = &entry.config.keys {
-                self.given.remember(&outbound.key, &sa);
+            match &entry.config.keys {
+                Keys::Manual { outbound, .. } => {
+                    let digest = self.given.outbound_digest(&outbound.key);
+                    let counted = sa.traffic();
+                    entry.totals.add(true, counted);
+                    let id = &entry.config.id;
+                    self.given.outbound.leave(digest, sa, id, counted);
+                }
+                Keys::Exchange { .. } => entry.totals.outbound_leaves(sa),
             }
-            entry.totals.outbound_leaves(sa);
         }
-        for inbound in entry.inbound.drain(..) {
-            entry.totals.inbound_leaves(inbound.sa);
+        for Inbound { sa, .. } in entry.inbound.drain(..) {
+            let spi = sa.spi();
+            match entry.secrets.get(Direction::In, spi) {
+                Some(key) if matches!(entry.config.keys, Keys::Manual { .. }) => {
+                    let digest = self.given.inbound_digest(key, spi, entry.config.esn);
+                    let counted = sa.traffic();
+                    entry.totals.add(false, counted);
+                    let id = &entry.config.id;
+                    self.given.inbound.leave(digest, sa, id, counted);
+                }
+                _ => entry.totals.inbound_leaves(sa),
+            }
         }
         Some(entry)
     }
@@ -257,8 +274,14 @@ impl Routes {
         let (sequence_mode, window) = (entry.sequence_mode(), entry.config.window);
         let mut sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
         // The peer may be Vita.
-        if matches!(entry.config.keys, Keys::Exchange { .. }) {
-            sa = sa.with_zeros_as_padding();
+        match entry.config.keys {
+            Keys::Exchange { .. } => sa = sa.with_zeros_as_padding(),
+            Keys::Manual { .. } => {
+                let digest = self.given.inbound_digest(key, spi, entry.config.esn);
+                if let Some(top) = self.given.inbound.highest(&digest) {
+                    sa.refuse_up_to(top);
+                }
+            }
         }
         go_on(&mut sa);
         entry.secrets.set(Direction::In, spi, key);
@@ -297,9 +320,12 @@ impl Routes {
         if matches!(entry.config.keys, Keys::Manual { .. }) {
             // A clock before 1970 is one that was never set.
             sa = sa.with_ivs_from(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
+            // Negotiated keys are new and have nothing to follow.
+            let digest = self.given.outbound_digest(key);
+            if let Some(last) = self.given.outbound.highest(&digest) {
+                sa.begin_after(last.saturating_add(MARGIN));
+            }
         }
-        // Negotiated keys are new and have nothing to follow.
-        self.given.follow(key, &mut sa);
         go_on(&mut sa);
         let sa = Shared::new(sa);
         let place = entry
@@ -368,7 +394,14 @@ impl Routes {
 
     /// Adds up what SAs have counted that no worker uses any more.
     pub(super) fn settle(&mut self) {
-        let entries = &mut self.entries;
+        let (entries, names) = (&mut self.entries, &self.names);
+        self.given.settle(|route, outbound, more| {
+            let number = names.get(route).copied();
+            let entry = number.and_then(|number| entries.get_mut(number)?.as_mut());
+            if let Some(entry) = entry {
+                entry.totals.add(outbound, more);
+            }
+        });
         self.leaving
             .retain(|&number| match entries.get_mut(number) {
                 Some(Some(entry)) => !entry.totals.settle(),
@@ -378,7 +411,7 @@ impl Routes {
 
     /// Returns true if some of those are still in use.
     pub(super) fn are_leaving(&self) -> bool {
-        !self.leaving.is_empty()
+        !self.leaving.is_empty() || self.given.are_leaving()
     }
 
     /// Returns the counters of drops of all routes.
@@ -463,37 +496,35 @@ fn unshow(shown: &mut HashMap<(IpAddr, u32), Shown>, what: (IpAddr, u32), number
     }
 }
 
-/// Outbound SAs with given keys that were in use and are not any more. One that comes back goes on
-/// counting where it stopped: a number used twice would give the key away.
-#[derive(Default)]
-struct Given {
-    hasher: RandomState,
-    last: HashMap<u64, Vec<(SaKey, Shared<OutboundSa>)>>,
-}
-
-impl Given {
-    fn remember(&mut self, key: &SaKey, sa: &Shared<OutboundSa>) {
-        let same = self
-            .last
-            .entry(self.hasher.hash_one(key.key()))
-            .or_default();
-        same.retain(|(other, _)| other != key);
-        same.push((key.clone(), Shared::clone(sa)));
-    }
-
-    fn follow(&self, key: &SaKey, sa: &mut OutboundSa) {
-        let same = self.last.get(&self.hasher.hash_one(key.key()));
-        for (other, earlier) in same.into_iter().flatten() {
-            if other == key {
-                sa.follow(earlier, MARGIN);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn manual_keys_that_are_gone_leave_their_numbers_alone() {
+        let config = |key: u32| {
+            let text = format!(
+                "private-interface {{ ifname a; ip4 192.0.2.1; nexthop-ip4 192.0.2.2; }}
+                 public-interface {{ ifname b; ip4 203.0.113.1; nexthop-ip4 203.0.113.2; }}
+                 route {{ id a; gw-ip4 203.0.113.2; net \"10.0.0.0/8\";
+                     inbound-sa {{ spi 300; aead aes-128-gcm; key {:032x}; salt 01020304; }}
+                     outbound-sa {{ spi 300; aead aes-128-gcm; key {:032x}; salt 01020304; }} }}",
+                2 * key,
+                2 * key + 1
+            );
+            Config::parse("a", text.as_bytes()).unwrap().0
+        };
+        let mut routes = Routes::default();
+        for key in 1..=1000 {
+            let config = config(key);
+            let plan = routes.plan(&config).unwrap();
+            routes.commit(&config, plan);
+            routes.settle();
+            assert!(!routes.are_leaving());
+        }
+        let used = routes.given.export();
+        assert_eq!([used.outbound.len(), used.inbound.len()], [999; 2]);
+    }
 
     #[test]
     fn a_number_is_recent_after_the_sample_and_up_to_the_last_also_over_the_lower_half() {

@@ -34,20 +34,53 @@ struct Leaving<S: Placed> {
     sas: Vec<Shared<S>>,
 }
 
+/// Packets and their bytes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Traffic {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Traffic {
+    /// Returns what came after `before`.
+    pub(super) fn since(self, before: Traffic) -> Traffic {
+        Traffic {
+            packets: self.packets.saturating_sub(before.packets),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
 /// An SA that counts.
-trait Counting {
-    fn traffic(&self) -> (u64, u64);
+pub(super) trait Counting {
+    fn traffic(&self) -> Traffic;
+    /// The highest sequence number so far.
+    fn highest(&self) -> u64;
 }
 
 impl Counting for OutboundSa {
-    fn traffic(&self) -> (u64, u64) {
-        (self.packets(), self.bytes())
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            packets: self.packets(),
+            bytes: self.bytes(),
+        }
+    }
+
+    fn highest(&self) -> u64 {
+        self.last_number()
     }
 }
 
 impl Counting for InboundSa {
-    fn traffic(&self) -> (u64, u64) {
-        (self.packets(), self.bytes())
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            packets: self.packets(),
+            bytes: self.bytes(),
+        }
+    }
+
+    fn highest(&self) -> u64 {
+        self.top()
     }
 }
 
@@ -65,16 +98,22 @@ impl<S: Counting + Placed> Leaving<S> {
     /// Adds the counters of the SAs that no worker has any more, and lets go of them with their
     /// keys.
     fn settle(&mut self) {
-        let (packets, bytes) = (&mut self.packets, &mut self.bytes);
+        let mut sum = Traffic::default();
         self.sas.retain_mut(|sa| match sa.get_mut() {
             Some(sa) => {
                 let traffic = sa.traffic();
-                *packets += traffic.0;
-                *bytes += traffic.1;
+                sum.packets += traffic.packets;
+                sum.bytes += traffic.bytes;
                 false
             }
             None => true,
         });
+        self.add(sum);
+    }
+
+    fn add(&mut self, traffic: Traffic) {
+        self.packets += traffic.packets;
+        self.bytes += traffic.bytes;
     }
 
     fn add_rest(&mut self, counted: &RouteCounters, present: &RouteCounters) {
@@ -97,9 +136,9 @@ impl<S: Counting + Placed> Leaving<S> {
             dropped,
         };
         for sa in self.sas.iter().chain(present) {
-            let (packets, bytes) = sa.traffic();
-            counters.packets += packets;
-            counters.bytes += bytes;
+            let traffic = sa.traffic();
+            counters.packets += traffic.packets;
+            counters.bytes += traffic.bytes;
         }
         counters
     }
@@ -122,6 +161,14 @@ impl Totals {
 
     pub(super) fn inbound_leaves(&mut self, sa: Shared<InboundSa>) {
         self.inbound.sas.push(sa);
+    }
+
+    /// Adds what an SA has counted that is kept elsewhere until no worker uses it.
+    pub(super) fn add(&mut self, outbound: bool, traffic: Traffic) {
+        match outbound {
+            true => self.outbound.add(traffic),
+            false => self.inbound.add(traffic),
+        }
     }
 
     /// Adds up what SAs that are gone have counted; returns false if there are others to wait for.

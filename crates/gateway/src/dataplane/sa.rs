@@ -197,7 +197,11 @@ impl OutboundSa {
     /// as long as it takes a worker to send `margin` packets: a number used twice would give the
     /// key away.
     pub fn follow(&mut self, earlier: &OutboundSa, margin: u64) {
-        let last = earlier.last_number().saturating_add(margin);
+        self.begin_after(earlier.last_number().saturating_add(margin));
+    }
+
+    /// Uses no number up to `last`.
+    pub(crate) fn begin_after(&mut self, last: u64) {
         self.sequence.skip_to(last);
         self.skipped = last.max(self.skipped);
     }

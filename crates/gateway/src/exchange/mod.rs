@@ -29,7 +29,7 @@ mod counters;
 mod gate;
 pub(crate) mod handover;
 mod handshake;
-mod hmac;
+pub(crate) mod hmac;
 mod limits;
 mod mark;
 mod message;

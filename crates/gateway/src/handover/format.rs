@@ -8,7 +8,7 @@ use tare_sim::Instant;
 use zeroize::Zeroizing;
 
 use super::bytes::{Reader, Writer};
-use super::{InboundState, OutboundState, RouteState, State, Terms};
+use super::{Digest, InboundState, OutboundState, RouteState, State, Terms, Used};
 use crate::config::PresharedKey;
 use crate::dataplane::{Opened, Received, Sent};
 use crate::exchange::handover::Pending;
@@ -17,7 +17,7 @@ use crate::exchange::SaKeys;
 
 const NAME: &[u8; 8] = b"TARE-GW\n";
 /// To be increased with every change of the format.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The reason why bytes are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +50,13 @@ impl State {
         to.put(NAME);
         to.u32(VERSION);
         to.all(&self.routes, put_route);
-        to.all(&self.given, |to, (key, last)| {
-            to.key(key);
-            to.u64(*last);
-        });
+        to.put(&self.given.key);
+        for numbers in [&self.given.outbound, &self.given.inbound] {
+            to.all(numbers, |to, (digest, number)| {
+                to.put(digest);
+                to.u64(*number);
+            });
+        }
         to.all(&self.neighbors, |to, (public, address, mac)| {
             to.flag(*public);
             to.address(*address);
@@ -94,12 +97,20 @@ impl State {
 fn read_state(from: &mut Reader<'_>) -> Option<State> {
     Some(State {
         routes: from.all(read_route)?,
-        given: from.all(|from| Some((from.key()?, from.u64()?)))?,
+        given: Used {
+            key: *from.array()?,
+            outbound: from.all(read_number)?,
+            inbound: from.all(read_number)?,
+        },
         neighbors: from.all(|from| Some((from.flag()?, from.address()?, *from.array()?)))?,
         paths: from.all(|from| Some((from.address()?, from.u16()?, read_instant(from)?)))?,
         sa_ttl: Duration::from_nanos(from.u64()?),
         counters: from.text()?,
     })
+}
+
+fn read_number(from: &mut Reader<'_>) -> Option<(Digest, u64)> {
+    Some((*from.array()?, from.u64()?))
 }
 
 /// Returns true if no name and no inbound SPI stands there twice, and every SA may be what it says.
@@ -432,7 +443,11 @@ mod tests {
         };
         State {
             routes: vec![negotiated, manual],
-            given: vec![(SaKey::aes_128_gcm(&[1; 16], [2; 4]), 12)],
+            given: Used {
+                key: [3; 32],
+                outbound: vec![([1; 16], 12)],
+                inbound: vec![([2; 16], 13), ([4; 16], 14)],
+            },
             neighbors: vec![(true, v4(9), [2, 0, 0, 0, 0, 9])],
             paths: vec![(v4(3), 1400, at(1 << 41))],
             sa_ttl: Duration::from_secs(600),

@@ -31,8 +31,8 @@ pub(crate) const RESERVED: u64 = 1 << 20;
 #[cfg_attr(test, derive(PartialEq))]
 pub(crate) struct State {
     pub(crate) routes: Vec<RouteState>,
-    /// Manual keys that were in use and are not any more, and the last number used with each.
-    pub(crate) given: Vec<(SaKey, u64)>,
+    /// The highest numbers of manual keys that are in use no more.
+    pub(crate) given: Used,
     /// MAC addresses of next hops; true stands for the public interface.
     pub(crate) neighbors: Vec<(bool, IpAddr, Mac)>,
     /// Path MTUs that are less than the interface's, and when they are forgotten.
@@ -41,6 +41,19 @@ pub(crate) struct State {
     pub(crate) sa_ttl: Duration,
     /// Counters as JSON: another version may have others.
     pub(crate) counters: String,
+}
+
+/// The first half of a keyed code, which is all that is kept of a key.
+pub(crate) type Digest = [u8; 16];
+
+/// The highest sequence numbers of removed SAs with manual keys, by digest.
+#[derive(Clone, Default)]
+#[cfg_attr(test, derive(PartialEq))]
+pub(crate) struct Used {
+    /// The key of the digests.
+    pub(crate) key: [u8; 32],
+    pub(crate) outbound: Vec<(Digest, u64)>,
+    pub(crate) inbound: Vec<(Digest, u64)>,
 }
 
 /// A route with its SAs.

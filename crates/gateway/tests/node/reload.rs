@@ -188,6 +188,19 @@ fn drops_are_counted_by_route_and_reason() {
     );
 }
 
+/// Returns packets that a gateway has sealed and that have not arrived.
+fn record(testbed: &mut Testbed, side: usize, packets: u32) -> Vec<Vec<u8>> {
+    let pool = Pool::new(8, 2048, Layout::Spread).unwrap();
+    let now = testbed.time_of(side);
+    let sealed = (0..packets).map(|number| {
+        let packet = pool.copy(&packet(side, false, number.into(), 120)).unwrap();
+        let node = testbed.node(side);
+        node.receive(now, InterfaceId::Private, &mut vec![packet]);
+        node.leaving(InterfaceId::Public).pop().unwrap().to_vec()
+    });
+    sealed.collect()
+}
+
 #[test]
 fn given_keys_never_use_a_number_twice_whatever_is_reloaded() {
     let keys = |side: usize| {
@@ -214,6 +227,15 @@ fn given_keys_never_use_a_number_twice_whatever_is_reloaded() {
         status.routes[0].outbound[0].packets
     };
     assert!(packets(&mut testbed) > 0);
+    let recorded = record(&mut testbed, 1, 40);
+    for frame in &recorded {
+        testbed.inject(0, frame);
+    }
+    let refused = |testbed: &mut Testbed| {
+        let received = testbed.received(0);
+        received.dropped(DropReason::Replayed) + received.dropped(DropReason::TooOld)
+    };
+    assert_eq!(refused(&mut testbed), 0);
     // Taken out, and put in again; then with another window, so that it is another SA with the same
     // key.
     let mut none = configs[0].clone();
@@ -222,7 +244,16 @@ fn given_keys_never_use_a_number_twice_whatever_is_reloaded() {
     window.routes[0].window = 64;
     for config in [none, configs[0].clone(), window] {
         let now = testbed.time_of(0);
-        testbed.node(0).reconfigure(now, config).unwrap();
+        testbed.node(0).reconfigure(now, config.clone()).unwrap();
+        if config.routes.is_empty() {
+            continue;
+        }
+        // What was accepted before is not accepted again.
+        let before = refused(&mut testbed);
+        for frame in &recorded {
+            testbed.inject(0, frame);
+        }
+        assert_eq!(refused(&mut testbed) - before, 40);
     }
     // Its own packets, whatever numbers they have.
     assert_eq!(packets(&mut testbed), 0);

@@ -2,15 +2,12 @@
 
 use std::collections::HashSet;
 
-use tare_gcm::Key;
-use tare_memory::Shared;
-
-use super::{Entry, Inbound, Keys, OutboundSa, Outer, Routes};
+use super::{Entry, Inbound, Keys, OutboundSa, Routes};
 use crate::clock::MonotonicClock;
 use crate::config::SaKey;
-use crate::dataplane::{InboundSa, SequenceMode};
+use crate::dataplane::InboundSa;
 use crate::exchange::Exchange;
-use crate::handover::{InboundState, OutboundState, RouteState, Terms, RESERVED};
+use crate::handover::{InboundState, OutboundState, RouteState, Terms, Used, RESERVED};
 
 /// The keys of the SAs of a route: data planes have them expanded only.
 #[derive(Default)]
@@ -33,7 +30,7 @@ impl SecretKeys {
         self.0.retain(|(d, s, _)| (*d, *s) != (direction, spi));
     }
 
-    fn get(&self, direction: Direction, spi: u32) -> Option<&SaKey> {
+    pub(super) fn get(&self, direction: Direction, spi: u32) -> Option<&SaKey> {
         let mut all = self.0.iter();
         let found = all.find(|(d, s, _)| (*d, *s) == (direction, spi));
         found.map(|(_, _, key)| key)
@@ -102,43 +99,39 @@ impl Entry {
 }
 
 impl Routes {
-    /// Returns the routes, and the last number used with each manual key that is in use no more.
+    /// Returns the routes, and how far manual keys were used that are in use no more.
     pub(in crate::control) fn export(
         &self,
         exchange: &Exchange,
         clock: &MonotonicClock,
-    ) -> (Vec<RouteState>, Vec<(SaKey, u64)>) {
+    ) -> (Vec<RouteState>, Used) {
         let routes = self.in_order();
         let routes = routes.map(|(number, entry)| entry.export(number, exchange, clock));
-        let given = self.given.last.values().flatten();
-        let given = given.map(|(key, sa)| (key.clone(), sa.last_number()));
-        (routes.collect(), given.collect())
+        (routes.collect(), self.given.export())
     }
 
-    /// Remembers the last numbers used with manual keys, and has the SAs that were made with these
-    /// keys follow. To be called before any SA is used.
-    pub(in crate::control) fn import_given(
-        &mut self,
-        routes: &[RouteState],
-        given: &[(SaKey, u64)],
-    ) {
-        let manual = routes.iter().filter(|route| route.terms.exchange.is_none());
-        let used = manual.flat_map(|route| &route.outbound);
-        let used = used.map(|sa| (&sa.key, sa.sent.last));
-        let before = given.iter().map(|(key, last)| (key, *last));
-        for (key, last) in before.chain(used) {
-            let Ok(expanded) = Key::new(key.key()) else {
-                continue;
-            };
-            // Never used: it stands for the numbers.
-            let (mode, outer) = (SequenceMode::Extended, Outer::V4 { src: 0, dst: 0 });
-            let mut sa = OutboundSa::new(0, expanded, key.salt(), mode, outer);
-            sa.skip_to(last);
-            self.given.remember(key, &Shared::new(sa));
+    /// Remembers how far manual keys were used, and has the SAs that were made with these keys
+    /// begin after that. To be called before any SA is used.
+    pub(in crate::control) fn import_given(&mut self, routes: &[RouteState], used: &Used) {
+        self.given.import(used);
+        for route in routes.iter().filter(|route| route.terms.exchange.is_none()) {
+            for sa in &route.outbound {
+                let digest = self.given.outbound_digest(&sa.key);
+                self.given.outbound.remember(digest, sa.sent.last);
+            }
+            for sa in &route.inbound {
+                let digest = self.given.inbound_digest(&sa.key, sa.spi, route.terms.esn);
+                let top = sa.opened.received.top;
+                self.given.inbound.remember(digest, top);
+            }
         }
         for number in 0..self.entries.len() {
             let keys = self.entry(number).map(|entry| entry.config.keys.clone());
-            if let Some(Keys::Manual { outbound, .. }) = keys {
+            if let Some(Keys::Manual { inbound, outbound }) = keys {
+                for sa in inbound {
+                    self.remove_inbound(number, sa.spi);
+                    self.install_inbound(number, sa.spi, &sa.key);
+                }
                 self.install_outbound(number, outbound.spi, &outbound.key, Some(outbound.spi));
             }
         }

@@ -34,11 +34,6 @@ impl OutboundSa {
         }
     }
 
-    /// Uses no number up to `last`.
-    pub(crate) fn skip_to(&mut self, last: u64) {
-        self.sequence.skip_to(last);
-    }
-
     /// Goes on with the counters of the same SA in another process, which may use up to `reserved`
     /// numbers beyond the last one that it told of.
     pub(crate) fn go_on(&mut self, sent: &Sent, reserved: u64) {
@@ -59,6 +54,11 @@ impl InboundSa {
             forged: self.forged(),
             received: self.window.received(),
         }
+    }
+
+    /// Accepts no number up to `top`.
+    pub(crate) fn refuse_up_to(&mut self, top: u64) {
+        self.window.restore(&Received::up_to(top));
     }
 
     /// Goes on with the counters of the same SA in another process.

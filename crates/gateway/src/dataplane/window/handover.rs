@@ -14,6 +14,15 @@ pub(crate) struct Received {
 }
 
 impl Received {
+    /// All numbers up to `top`.
+    pub(crate) fn up_to(top: u64) -> Received {
+        let last = bit_of(top) | (bit_of(top) - 1);
+        Received {
+            top,
+            words: if top == 0 { Vec::new() } else { vec![last] },
+        }
+    }
+
     /// Returns false if no window can have received these.
     pub(crate) fn is_valid(&self) -> bool {
         match self.words.first() {
@@ -106,6 +115,20 @@ mod tests {
             for number in top.saturating_sub(u64::from(size))..top + 5000 {
                 prop_assert_eq!(same.claim(number), first.claim(number));
             }
+        }
+    }
+
+    #[test]
+    fn a_window_that_has_received_all_up_to_a_number_takes_the_next_one() {
+        for top in [0, 1, 31, 32, 33, 4095, 4096, (1 << 32) - 1, 1 << 40] {
+            let received = Received::up_to(top);
+            assert!(received.is_valid());
+            let mut window = Window::new(WINDOW_MAX, SequenceMode::Extended);
+            window.restore(&received);
+            for number in top.saturating_sub(9000)..=top {
+                assert!(window.claim(number).is_err(), "{number} of {top}");
+            }
+            assert_eq!([top + 2, top + 1].map(|n| window.claim(n)), [Ok(()); 2]);
         }
     }
 
