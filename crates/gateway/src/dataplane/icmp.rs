@@ -75,20 +75,22 @@ impl ErrorLimits {
 }
 
 /// Adds an error about a packet to `to`, unless the packet must not be answered or too many were
-/// sent. Off the fast path.
+/// sent. The version of the packet is told, as a packet out of a tunnel has no Ethernet header
+/// while the next hop is unknown. Off the fast path.
 #[cold]
 pub(super) fn report(
     worker: &mut Dataplane,
     now: Instant,
     about: &Frame,
+    is_v4: bool,
     kind: ErrorKind,
     way: Way,
     to: &mut Burst,
 ) {
     let inner = about.get(HEADER..).unwrap_or_default();
-    let error = match ethernet::kind(about) {
-        Some(ethernet::IPV4) => about_v4(worker, inner, kind),
-        _ => about_v6(worker, inner, kind),
+    let (ethertype, error) = match is_v4 {
+        true => (ethernet::IPV4, about_v4(worker, inner, kind)),
+        false => (ethernet::IPV6, about_v6(worker, inner, kind)),
     };
     let Some(error) = error else { return };
     let allowed = worker.errors.take(now, kind, way);
@@ -104,8 +106,7 @@ pub(super) fn report(
         return;
     };
     let mac = worker.tables.private.mac;
-    let kind = ethernet::kind(about).unwrap_or_default();
-    let header = ethernet::header(station, mac, kind);
+    let header = ethernet::header(station, mac, ethertype);
     let written = frame
         .append(HEADER + error.len())
         .map(|place| {

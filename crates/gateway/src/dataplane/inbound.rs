@@ -74,7 +74,7 @@ enum Exit {
     /// To the control side, out of the tunnel.
     Inner,
     /// Back to its sender, as an error.
-    NoHopLeft,
+    NoHopLeft { is_v4: bool },
     /// In fragments, or as an error.
     TooLong { is_v4: bool },
 }
@@ -522,9 +522,9 @@ fn part(
                 output.inner.push(frame);
                 Ok(())
             }
-            Exit::NoHopLeft => {
-                let kind = ErrorKind::TimeExceeded;
-                icmp::report(worker, now, &frame, kind, Way::Tunnel, &mut output.tunnel);
+            Exit::NoHopLeft { is_v4 } => {
+                let (kind, to) = (ErrorKind::TimeExceeded, &mut output.tunnel);
+                icmp::report(worker, now, &frame, is_v4, kind, Way::Tunnel, to);
                 Err(DropReason::TtlExceeded)
             }
             Exit::TooLong { is_v4 } => fit(worker, tables, now, &frame, is_v4, output),
@@ -610,13 +610,13 @@ fn deliver<V: Version>(
             _ => Err(DropReason::MartianDestination),
         };
     }
+    let is_v4 = V::NEXT_HEADER == V4::NEXT_HEADER;
     if inner.hops <= 1 {
-        return Ok(Exit::NoHopLeft);
+        return Ok(Exit::NoHopLeft { is_v4 });
     }
     header.ok_or(DropReason::NextHopUnknown)?;
     V::decrement_ttl(packet);
     if inner.len > usize::from(tables.private.mtu) {
-        let is_v4 = V::NEXT_HEADER == V4::NEXT_HEADER;
         return Ok(Exit::TooLong { is_v4 });
     }
     Ok(Exit::Forward)
@@ -652,8 +652,8 @@ fn fit(
     let mtu = usize::from(tables.private.mtu);
     let whole = Ipv4::parse(&frame[HEADER..]);
     let Some(ip) = whole.ok().filter(|ip| is_v4 && !ip.dont_fragment()) else {
-        let kind = ErrorKind::TooBig(mtu);
-        icmp::report(worker, now, frame, kind, Way::Tunnel, &mut output.tunnel);
+        let (kind, to) = (ErrorKind::TooBig(mtu), &mut output.tunnel);
+        icmp::report(worker, now, frame, is_v4, kind, Way::Tunnel, to);
         return Err(DropReason::TooBig);
     };
     let made = fragment::fragment(frame, &ip, mtu, &worker.pool, &mut output.forward);

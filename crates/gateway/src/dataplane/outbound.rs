@@ -15,13 +15,13 @@ use tare_sim::Instant;
 use super::group::BoundTables;
 use super::icmp::{self, ErrorKind, Way};
 use super::prefixes::MARTIAN;
-use super::sa::{OutboundSa, OuterHeader};
+use super::sa::{OutboundSa, Outer, OuterHeader};
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
 use super::worker::WorkerId;
 use super::{
-    discard, fragment, link_kind, set_aside, Dataplane, DropReason, InterfaceHeaders, Origin,
-    Output, Station, KEYS_AHEAD,
+    discard, fragment, link_kind, set_aside, Dataplane, DropReason, Origin, Output, Station,
+    KEYS_AHEAD,
 };
 use crate::dataplane::esp::{self, Aad};
 
@@ -119,7 +119,7 @@ fn passes<const MANY: bool>(
         seen.all_fit = look_up(tables, &worker.id, scratch);
     }
     if !seen.all_fit {
-        fit(worker, now, scratch, output);
+        fit(worker, now, origin, scratch, output);
     }
     if MANY {
         for (frame, job) in scratch.frames.iter().zip(&scratch.jobs).take(KEYS_AHEAD) {
@@ -270,11 +270,13 @@ fn admit<V: Version>(
             return Err(DropReason::MartianSource);
         }
     }
+    let is_v4 = V::NEXT_HEADER == V4::NEXT_HEADER;
     if inner.hops <= 1 {
         icmp::report(
             worker,
             now,
             frame,
+            is_v4,
             ErrorKind::TimeExceeded,
             Way::Private,
             back,
@@ -287,7 +289,8 @@ fn admit<V: Version>(
         if inner.route == MARTIAN {
             return Err(DropReason::MartianDestination);
         }
-        icmp::report(worker, now, frame, ErrorKind::NoRoute, Way::Private, back);
+        let kind = ErrorKind::NoRoute;
+        icmp::report(worker, now, frame, is_v4, kind, Way::Private, back);
         return Err(DropReason::NoRoute);
     }
     // Ethernet pads what is short.
@@ -330,9 +333,15 @@ fn look_up(tables: &Tables, worker: &WorkerId, scratch: &Scratch) -> bool {
 }
 
 /// Cuts packets that are longer than their routes take them into fragments, or reports them to
-/// their senders.
+/// their senders; the gateway's own are not reported.
 #[cold]
-fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
+fn fit(
+    worker: &mut Dataplane,
+    now: Instant,
+    origin: Origin,
+    scratch: &mut Scratch,
+    output: &mut Output,
+) {
     let tables = Arc::clone(&worker.tables);
     let drop = |worker: &mut Dataplane, job: &Job, cause| {
         worker.sent.drop(cause);
@@ -357,8 +366,11 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
                     }
                 }
                 _ => {
-                    let (kind, to) = (ErrorKind::TooBig(inner_max), &mut output.back);
-                    icmp::report(worker, now, &frame, kind, Way::Private, to);
+                    if origin == Origin::Private {
+                        let (kind, to) = (ErrorKind::TooBig(inner_max), &mut output.back);
+                        let is_v4 = job.next_header == esp::INNER_IPV4;
+                        icmp::report(worker, now, &frame, is_v4, kind, Way::Private, to);
+                    }
                     drop(worker, job, DropReason::TooBig);
                 }
             }
@@ -373,9 +385,9 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 /// The third pass: takes sequence numbers, a run of packets of one route at a time, and writes
 /// headers and trailer.
 ///
-/// Numbers are taken only now, when it is certain that a packet fits: a number that is taken and
-/// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
-/// is encrypted, so that the cipher works on several packets at a time.
+/// Numbers are taken only now, when it is certain that a packet fits and where it goes: a number
+/// that is taken and not sent is a gap, which the peer cannot tell from a loss. Headers are written
+/// before any packet is encrypted, so that the cipher works on several packets at a time.
 #[inline(never)]
 fn encapsulate<const MANY: bool>(
     worker: &mut Dataplane,
@@ -412,22 +424,26 @@ fn encapsulate_run(
     let Some(&Job { route, .. }) = run.first() else {
         return Ok(());
     };
-    let sa = outbound_sa(tables, route, worker.id.number());
-    let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
-        sa.take(run.len() as u64, &worker.id)
-            .ok_or(DropReason::SequenceExhausted)
+    let sa = outbound_sa(tables, route, worker.id.number()).ok_or(DropReason::NoSa);
+    let taken = sa.and_then(|sa| {
+        let link = match sa.outer() {
+            Outer::V4 { .. } => &worker.public.v4,
+            Outer::V6 { .. } => &worker.public.v6,
+        };
+        let link = link.as_ref().ok_or(DropReason::NextHopUnknown)?;
+        let number = sa.take(run.len() as u64, &worker.id);
+        Ok((sa, link, number.ok_or(DropReason::SequenceExhausted)?))
     });
-    let (sa, number) = match (sa, number) {
-        (Some(sa), Ok(number)) => (sa, number),
-        (_, number) => {
+    let (sa, link, number) = match taken {
+        Ok(taken) => taken,
+        Err(cause) => {
             cold_path();
             run.iter_mut().for_each(|job| job.front = 0);
-            let cause = number.err().unwrap_or(DropReason::NoSa);
             refuse(worker, tables, run, cause);
             return Err(cause);
         }
     };
-    let (bytes, result) = write_all(&worker.public, sa, number, frames, run);
+    let (bytes, result) = write_all(link, sa, number, frames, run);
     sa.count(bytes, &worker.id);
     if let Err(cause) = result {
         cold_path();
@@ -463,7 +479,7 @@ fn prefetch_key(tables: &Tables, worker: usize, route: u32, len: usize) {
 /// these is 0.
 #[inline(always)]
 fn write_all(
-    headers: &InterfaceHeaders,
+    link: &[u8; HEADER],
     sa: &OutboundSa,
     number: u64,
     frames: &mut [Frame],
@@ -471,7 +487,7 @@ fn write_all(
 ) -> (u64, Result<(), DropReason>) {
     match sa.outer_header() {
         OuterHeader::V4(header) => write_run::<{ ipv4::HEADER }, { FRONT + ipv4::HEADER }>(
-            &headers.v4,
+            link,
             sa,
             number,
             frames,
@@ -479,7 +495,7 @@ fn write_all(
             |outer, payload, tos| header.write(outer, payload, tos),
         ),
         OuterHeader::V6(header) => write_run::<{ ipv6::HEADER }, { FRONT + ipv6::HEADER }>(
-            &headers.v6,
+            link,
             sa,
             number,
             frames,
@@ -497,17 +513,13 @@ const FRONT: usize = HEADER + esp::HEADER;
 /// ECN.
 #[inline(always)]
 fn write_run<const OUTER: usize, const ALL: usize>(
-    ethernet: &Option<[u8; HEADER]>,
+    ethernet: &[u8; HEADER],
     sa: &OutboundSa,
     mut number: u64,
     frames: &mut [Frame],
     run: &mut [Job],
     write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
 ) -> (u64, Result<(), DropReason>) {
-    let Some(ethernet) = ethernet else {
-        cold_path();
-        return refuse_run(frames, run, number);
-    };
     let mut bytes = 0;
     let mut result = Ok(());
     for (frame, job) in frames.iter_mut().zip(run) {
@@ -520,20 +532,6 @@ fn write_run<const OUTER: usize, const ALL: usize>(
         }
     }
     (bytes, result)
-}
-
-/// [`write_run`] where the MAC address of the next hop is unknown: nothing is written, but numbers
-/// and bytes count all the same.
-#[cold]
-fn refuse_run(frames: &[Frame], run: &mut [Job], number: u64) -> (u64, Result<(), DropReason>) {
-    let mut bytes = 0;
-    for (frame, (job, number)) in frames.iter().zip(run.iter_mut().zip(number..)) {
-        let inner = frame.len() - HEADER;
-        bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
-        job.sequence = number;
-        job.front = 0;
-    }
-    (bytes, Err(DropReason::NextHopUnknown))
 }
 
 /// Fills the job of a packet with this sequence number and writes everything around it. Returns the

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_gateway::dataplane::{DropReason, ERROR_BURST, ERROR_INTERVAL};
+use tare_gateway::dataplane::{DropReason, Output, ERROR_BURST, ERROR_INTERVAL};
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::Ipv6;
@@ -159,6 +159,51 @@ fn errors_about_what_came_through_the_tunnel_go_back_through_it() {
     let mut out = tare_gateway::dataplane::Output::default();
     pair.far.outbound_own(pair.now, &mut tunnel, &mut out);
     assert_eq!(out.forward.len(), 1);
+}
+
+#[test]
+fn errors_through_the_tunnel_need_no_next_hop_of_the_private_side() {
+    let mut pair = Pair::new(Shape {
+        next_hops: [false, true],
+        ..Shape::default()
+    });
+    let dying = [Packet::v4(100), Packet::v6(100)].map(|packet| Packet { ttl: 2, ..packet });
+    let sealed = bytes(&pair.seal(&dying.map(|packet| packet.bytes())).forward);
+    let mut tunnel = pair.open(&sealed).tunnel;
+    let kinds: Vec<_> = tunnel.iter().map(|frame| ethernet::kind(frame)).collect();
+    assert_eq!(kinds, [Some(ethernet::IPV4), Some(ethernet::IPV6)]);
+    let mut out = Output::default();
+    pair.far.outbound_own(pair.now, &mut tunnel, &mut out);
+    assert_eq!(out.forward.len(), 2);
+}
+
+#[test]
+fn an_own_packet_that_is_too_long_is_dropped_without_a_report() {
+    let mut pair = Pair::new(Shape::default());
+    for packet in [Packet::v4(1514), Packet::v6(1514)] {
+        let mut burst = vec![pair.pool.copy(&packet.bytes()).unwrap()];
+        let mut out = Output::default();
+        pair.near.outbound_own(pair.now, &mut burst, &mut out);
+        assert_eq!([&out.forward, &out.back, &out.tunnel].map(Vec::len), [0; 3]);
+    }
+    let sent = pair.near.sent();
+    assert_eq!(sent.dropped(DropReason::TooBig), 2);
+    assert_eq!((sent.errors_sent, sent.errors_suppressed), (0, 0));
+}
+
+#[test]
+fn while_the_next_hop_is_unknown_no_number_is_used() {
+    for outer_v6 in [false, true] {
+        let mut pair = Pair::new(Shape {
+            outer_v6,
+            next_hops: [true, false],
+            ..Shape::default()
+        });
+        let output = pair.seal(&vec![Packet::v4(200).bytes(); 100]);
+        assert!(output.forward.is_empty());
+        assert_eq!(pair.near.sent().dropped(DropReason::NextHopUnknown), 100);
+        assert_eq!((pair.sas[0].packets(), pair.sas[0].bytes()), (0, 0));
+    }
 }
 
 #[test]

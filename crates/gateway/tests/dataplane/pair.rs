@@ -29,6 +29,8 @@ pub(crate) struct Shape {
     pub(crate) zeros: bool,
     /// Sequence numbers before the first.
     pub(crate) skipped: u64,
+    /// True if the MAC addresses of the next hops are known: private, public.
+    pub(crate) next_hops: [bool; 2],
 }
 
 impl Default for Shape {
@@ -43,6 +45,7 @@ impl Default for Shape {
             everything: false,
             zeros: false,
             skipped: 0,
+            next_hops: [true; 2],
         }
     }
 }
@@ -82,6 +85,8 @@ pub(crate) struct Pair {
     pub(crate) pool: Pool,
     pub(crate) near: Dataplane,
     pub(crate) far: Dataplane,
+    /// Outbound SAs of near and far.
+    pub(crate) sas: [Shared<OutboundSa>; 2],
     pub(crate) now: Instant,
 }
 
@@ -111,7 +116,7 @@ impl Pair {
             let out = || OutboundSa::new(spi(own), key(), salt(own), shape.sequence_mode, outer);
             let mut out = (out(), out());
             out.0.follow(&out.1, shape.skipped);
-            let out = out.0;
+            let out = Shared::new(out.0);
             let mut inbound = InboundSa::new(
                 spi(peer),
                 key(),
@@ -131,13 +136,13 @@ impl Pair {
                 mac: [NEAR_MAC, FAR_MAC][own],
                 ip4: Some(v4[own]),
                 ip6: Some(v6[own]),
-                next_hop4: Some(HOST),
-                next_hop6: Some(HOST),
+                next_hop4: shape.next_hops[0].then_some(HOST),
+                next_hop6: shape.next_hops[0].then_some(HOST),
                 mtu: shape.path_mtu,
             };
             let tables = Tables {
                 prefixes: Arc::new(Prefixes::new(nets.map(|net| (net.parse().unwrap(), 0)))),
-                routes: vec![Route::new(Some(Shared::new(out)), shape.path_mtu)],
+                routes: vec![Route::new(Some(out.clone()), shape.path_mtu)],
                 inbound: SpiTable::new([Shared::new(inbound)]),
                 private: InterfaceView {
                     ip4: Some([NEAR4, FAR4][own] + 0xfe),
@@ -146,18 +151,21 @@ impl Pair {
                     ..side
                 },
                 public: InterfaceView {
-                    next_hop4: Some([NEAR_MAC, FAR_MAC][peer]),
-                    next_hop6: Some([NEAR_MAC, FAR_MAC][peer]),
+                    next_hop4: shape.next_hops[1].then_some([NEAR_MAC, FAR_MAC][peer]),
+                    next_hop6: shape.next_hops[1].then_some([NEAR_MAC, FAR_MAC][peer]),
                     ..side
                 },
                 exchange_port: 303,
             };
             let (group, worker) = WorkerGroup::sole();
-            Dataplane::new(group.bind(tables), pool.clone(), worker)
+            let plane = Dataplane::new(group.bind(tables), pool.clone(), worker);
+            (plane, out)
         };
+        let ((near, near_sa), (far, far_sa)) = (end(true), end(false));
         Pair {
-            near: end(true),
-            far: end(false),
+            near,
+            far,
+            sas: [near_sa, far_sa],
             now: Instant::from_nanos(1),
             pool,
         }
