@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::error::{Mistake, Mistakes, Warning};
+use super::error::{self, Mistake, Mistakes, Warning};
 use super::interface::InterfaceConfig;
 use super::route::{Keys, Route, RouteRead};
 
@@ -16,7 +16,7 @@ pub(crate) fn distinct(routes: &[RouteRead], data_plane: bool, mistakes: &mut Mi
         let id = route.id.as_ref();
         id.map(|id| (route, id.at(), id.value.as_str()))
     });
-    unique(ids, "a name of its own", mistakes, |id| format!("{id:?}"));
+    unique(ids, "a name of its own", mistakes, |id| error::shown(id));
     if !data_plane {
         let spis = routes.iter().flat_map(|route| {
             let spi = route.spi.as_ref();
@@ -84,12 +84,12 @@ fn unique<'r, K: Hash + Eq>(
 ) {
     let mut seen: HashMap<K, (&RouteRead, u32)> = HashMap::new();
     for (route, (at, leaf), key) in values {
-        let shown = show(&key);
         match seen.entry(key) {
             std::collections::hash_map::Entry::Vacant(entry) => {
                 entry.insert((route, at));
             }
-            std::collections::hash_map::Entry::Occupied(entry) => {
+            std::collections::hash_map::Entry::Occupied(entry) => mistakes.push_with(|| {
+                let shown = show(entry.key());
                 let (first, line) = entry.get();
                 let whose = if std::ptr::eq(*first, route) {
                     "this route".to_string()
@@ -101,14 +101,12 @@ fn unique<'r, K: Hash + Eq>(
                 } else {
                     "has"
                 };
-                mistakes.push(
-                    Mistake::at(at)
-                        .within(&route.place)
-                        .leaf(leaf)
-                        .found(format!("{shown}, which {whose} {has} (line {line})"))
-                        .expected(expected),
-                );
-            }
+                Mistake::at(at)
+                    .within(&route.place)
+                    .leaf(leaf)
+                    .found(format!("{shown}, which {whose} {has} (line {line})"))
+                    .expected(expected)
+            }),
         }
     }
 }

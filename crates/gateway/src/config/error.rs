@@ -61,8 +61,14 @@ impl Mistakes {
     }
 
     pub(crate) fn push(&mut self, mistake: Mistake) {
+        self.push_with(|| mistake);
+    }
+
+    /// Adds a mistake, which is made only if it will be told: a file can have a million of them,
+    /// and the suggestion of each takes long to find.
+    pub(crate) fn push_with(&mut self, make: impl FnOnce() -> Mistake) {
         if self.told.len() < MISTAKES_MAX {
-            self.told.push(mistake);
+            self.told.push(make());
         } else {
             self.more += 1;
         }
@@ -204,13 +210,26 @@ pub(crate) fn name(text: &str) -> String {
     shown_up_to(text, 24)
 }
 
+/// The digits from which on something could be a key.
+const KEY_DIGITS_MIN: usize = 16;
+
+/// Returns true if `text` has so many hexadecimal or base64 digits without a separator between that
+/// it could be a key, or a key with a slip in it. `/` is a digit of base64, but not of a path.
+pub(crate) fn could_be_key(text: &str) -> bool {
+    let is_path = text.starts_with('/');
+    let is_digit = |byte: &u8| {
+        byte.is_ascii_alphanumeric() || b"+=".contains(byte) || (*byte == b'/' && !is_path)
+    };
+    let mut runs = text.as_bytes().split(|byte| !is_digit(byte));
+    runs.any(|run| run.len() >= KEY_DIGITS_MIN)
+}
+
 fn shown_up_to(text: &str, chars_max: usize) -> String {
-    const KEY_DIGITS_MIN: usize = 16;
     let digits = text.chars().filter(|char| !char.is_whitespace());
     let hexadecimal = digits.clone().all(|char| char.is_ascii_hexdigit());
     match (digits.count(), text.chars().count()) {
         (digits @ KEY_DIGITS_MIN.., _) if hexadecimal => format!("{digits} hexadecimal digits"),
-        (_, chars) if chars > chars_max => format!("{chars} characters"),
+        (_, chars) if chars > chars_max || could_be_key(text) => format!("{chars} characters"),
         _ => format!("{text:?}"),
     }
 }
@@ -218,6 +237,18 @@ fn shown_up_to(text: &str, chars_max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_mistake_is_made_that_is_not_told() {
+        let (mut mistakes, mut made) = (Mistakes::of("a"), 0);
+        for line in 1..1000 {
+            mistakes.push_with(|| {
+                made += 1;
+                Mistake::at(line)
+            });
+        }
+        assert_eq!((made, mistakes.more), (MISTAKES_MAX, 999 - MISTAKES_MAX));
+    }
 
     #[test]
     fn what_could_be_a_key_is_told_by_its_length() {
@@ -230,6 +261,17 @@ mod tests {
                 "00112233445566778899aabbccddeefx00112233445566778899",
                 "52 characters",
             ),
+            ("0x23456789abcdef01", "18 characters"),
+            ("23456789abcdefg1", "16 characters"),
+            ("I0VniavN7wEjRWeJq83vAQ==", "24 characters"),
+            ("I0VniavN7w/jRWeJq83vAQ==", "24 characters"),
+            (
+                "/run/tare/gateway-node1.sock",
+                "\"/run/tare/gateway-node1.sock\"",
+            ),
+            ("enp130s0f1np1v1", "\"enp130s0f1np1v1\""),
+            ("2001:db8:1:2:3:4:5:6/48", "\"2001:db8:1:2:3:4:5:6/48\""),
+            ("00:11:22:33:44:55", "\"00:11:22:33:44:55\""),
         ];
         for (text, expected) in cases {
             assert_eq!(shown(text), expected);

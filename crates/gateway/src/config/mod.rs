@@ -333,22 +333,23 @@ fn read_routes(file: &Section<'_>, defaults: &Defaults, mistakes: &mut Mistakes)
         .enumerate()
         .filter_map(|(i, route)| Some((route.id.as_ref()?.value.clone(), i)))
         .collect();
+    // As many as an error looks at.
+    let known: Vec<&str> = ids.keys().take(1000).map(String::as_str).collect();
     for sa in &sas {
         let Some(id) = sa.required("route", mistakes, value::id) else {
             continue;
         };
         match ids.get(&id.value).and_then(|&route| routes.get_mut(route)) {
             Some(route) => route.add(sa, mistakes),
-            None => {
-                let known: Vec<&str> = ids.keys().take(1000).map(String::as_str).collect();
+            None => mistakes.push_with(|| {
                 let mut mistake = sa
                     .mistake(id.line)
                     .leaf("route")
-                    .found(format!("{:?}", id.value))
+                    .found(error::shown(&id.value))
                     .expected("the id of a route");
                 mistake.suggestion = section::nearest(&id.value, &known).map(Box::from);
-                mistakes.push(mistake);
-            }
+                mistake
+            }),
         }
     }
     routes

@@ -67,15 +67,15 @@ impl<'t> Section<'t> {
                 }
             };
             if !known {
-                mistakes.push(section.unknown(statement));
+                mistakes.push_with(|| section.unknown(statement));
             } else if !repeats {
                 match seen.iter().find(|(name, _)| *name == statement.name) {
-                    Some((_, first)) => mistakes.push(
+                    Some((_, first)) => mistakes.push_with(|| {
                         section
                             .mistake(statement.line)
                             .found(format!("{} again", error::name(statement.name)))
-                            .expected(format!("only that of line {first}")),
-                    ),
+                            .expected(format!("only that of line {first}"))
+                    }),
                     None => seen.push((statement.name, statement.line)),
                 }
             }
@@ -139,7 +139,7 @@ impl<'t> Section<'t> {
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Option<Placed<T>> {
         if !self.has(name) {
-            mistakes.push(self.missing(name));
+            mistakes.push_with(|| self.missing(name));
         }
         self.optional(name, mistakes, read)
     }
@@ -169,7 +169,9 @@ impl<'t> Section<'t> {
                     line: statement.line,
                     leaf: leaf.name,
                 }),
-                Err(wrong) => mistakes.push(self.wrong(statement.line, leaf, value, wrong)),
+                Err(wrong) => {
+                    mistakes.push_with(|| self.wrong(statement.line, leaf, value, wrong));
+                }
             }
         }
         values
@@ -223,7 +225,8 @@ impl<'t> Section<'t> {
                 Body::Leaf(value) if inner.name == "id" => Some(&**value),
                 _ => None,
             });
-            let name = match id.filter(|id| super::value::id(id).is_ok()) {
+            let is_name = |id: &&str| super::value::id(id).is_ok() && !error::could_be_key(id);
+            let name = match id.filter(is_name) {
                 Some(id) => format!("{} {id}", block.name),
                 None => block.name.into(),
             };

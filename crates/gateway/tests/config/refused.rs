@@ -170,6 +170,19 @@ fn an_mtu_that_ipv6_cannot_use_is_refused() {
 }
 
 #[test]
+fn of_many_mistakes_the_first_are_told_and_the_others_counted() {
+    let routes: String = (0..1000)
+        .map(|n| format!("route {{ id customer-{n}; gw-ip4 203.0.113.2; data-plane true; }}\n"))
+        .collect();
+    let sas: String = (0..20_000)
+        .map(|n| format!("inbound-sa {{ route customers-{n}; spi 300; }}\n"))
+        .collect();
+    let said = refusal(format!("{routes}{sas}").as_bytes());
+    assert_eq!(said.lines().count(), 21, "{said}");
+    assert!(said.ends_with(" more mistakes"), "{said}");
+}
+
+#[test]
 fn what_could_be_a_key_is_never_quoted() {
     let files = [
         // Too long, without its semicolon, in two words, under another name, as a name, in a block
@@ -182,7 +195,10 @@ fn what_could_be_a_key_is_never_quoted() {
         NODE1.replace("preshared-key ", &format!("{KEY} ")),
         NODE1.replace("preshared-key ", &format!("{} ", &KEY[..16])),
         NODE1.replace("preshared-key 0", &format!("spi {KEY};#")),
+        NODE1.replace("preshared-key 0", &format!("spi 0x{};#", &KEY[..32])),
+        NODE1.replace("preshared-key 0", &format!("spi {}g;#", &KEY[..31])),
         NODE1.replace("id test1", &format!("id {KEY}")),
+        NODE1.replace("id test1", &format!("spi 1; id {}", &KEY[..32])),
         NODE1.replace(
             "preshared-key 0",
             &format!("preshared-key {{ {KEY} {KEY}; }} #"),
