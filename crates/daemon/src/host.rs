@@ -73,8 +73,8 @@ impl ProcessStatus {
 /// The parts that run around the work of a daemon: log, signals, the configuration file, the status
 /// socket and the Prometheus endpoint.
 ///
-/// The thread that owns the daemon's state owns the host and calls it between its own steps: it
-/// never blocks.
+/// The thread that owns the daemon's state owns the host and calls it between its own steps: but
+/// for [`Host::first_config`] it waits for no other process and no file system.
 #[derive(Debug)]
 pub struct Host<R> {
     config: PathBuf,
@@ -90,7 +90,7 @@ pub struct Host<R> {
     is_stalled: bool,
     endpoints: Endpoints,
     asker: Asker<R>,
-    asks: Receiver<SyncSender<R>>,
+    asks: Receiver<SyncSender<Arc<R>>>,
     service: Option<Service>,
     started: Instant,
     reloads: u64,
@@ -259,10 +259,16 @@ impl<R: Report> Host<R> {
         self.service = None;
     }
 
-    /// Answers the requests that wait.
-    pub fn answer(&self, report: impl Fn() -> R) {
-        while let Ok(reply) = self.asks.try_recv() {
-            let _ = reply.try_send(report());
+    /// Answers the requests that wait, all with one report: clients that ask again and again cost
+    /// the owner no more than one report a call.
+    pub fn answer(&self, report: impl FnOnce() -> R) {
+        let waiting: Vec<_> = self.asks.try_iter().take(ASKS_MAX).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let report = Arc::new(report());
+        for reply in waiting {
+            let _ = reply.try_send(Arc::clone(&report));
         }
     }
 

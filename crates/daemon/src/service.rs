@@ -17,6 +17,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{connect, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use serde::Serialize;
 
@@ -32,14 +34,14 @@ const SOCKET_PATH_MAX: usize = 107;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The status of a daemon: JSON for the status socket, a page of metrics for Prometheus.
-pub trait Report: Serialize + Send + 'static {
+pub trait Report: Serialize + Send + Sync + 'static {
     /// Returns the page of metrics.
     fn prometheus(&self) -> String;
 }
 
 /// The way to ask the thread that has the daemon's state.
 pub(crate) struct Asker<R> {
-    pub(crate) asks: SyncSender<SyncSender<R>>,
+    pub(crate) asks: SyncSender<SyncSender<Arc<R>>>,
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -59,7 +61,7 @@ impl<R> fmt::Debug for Asker<R> {
 }
 
 impl<R> Asker<R> {
-    fn ask(&self) -> Option<R> {
+    fn ask(&self) -> Option<Arc<R>> {
         let (reply, answer) = sync_channel(1);
         self.asks.try_send(reply).ok()?;
         (self.wake)();
@@ -174,7 +176,7 @@ pub fn bind_socket(path: &Path) -> io::Result<UnixListener> {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, error));
     }
     if found.is_ok() {
-        if UnixStream::connect(path).is_ok() {
+        if is_served(path)? {
             let error = "another process answers there";
             return Err(io::Error::new(io::ErrorKind::AddrInUse, error));
         }
@@ -184,6 +186,15 @@ pub fn bind_socket(path: &Path) -> io::Result<UnixListener> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Returns true if a process listens there. It is not waited for: where its queue of connections is
+/// full, that shows that it is there.
+fn is_served(path: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let connected = connect(&socket, &SocketAddrUnix::new(path)?);
+    Ok(matches!(connected, Ok(()) | Err(Errno::AGAIN)))
 }
 
 fn serve<R: Report>(listeners: &[Listener], stop: &OwnedFd, asker: &Asker<R>) {
@@ -239,7 +250,7 @@ fn status<R: Report>(mut stream: &UnixStream, asker: &Asker<R>) -> io::Result<()
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let report = asker.ask().ok_or(io::ErrorKind::TimedOut)?;
-    let mut text = serde_json::to_vec(&report)?;
+    let mut text = serde_json::to_vec(&*report)?;
     text.push(b'\n');
     stream.write_all(&text)
 }

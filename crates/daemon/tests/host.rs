@@ -4,12 +4,14 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode, CWD};
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use tare_daemon::{Endpoints, Host, Level, LogOptions, Metrics, ProcessStatus, Signals};
 
@@ -99,7 +101,17 @@ fn free_address() -> SocketAddr {
 }
 
 fn request(at: SocketAddr, request: &[u8]) -> String {
-    let mut stream = TcpStream::connect(at).unwrap();
+    let stream = TcpStream::connect(at).unwrap();
+    answer_to(stream, request)
+}
+
+/// Returns nothing if there is no connection.
+fn try_request(at: SocketAddr, request: &[u8]) -> String {
+    let stream = TcpStream::connect(at);
+    stream.map_or_else(|_| String::new(), |stream| answer_to(stream, request))
+}
+
+fn answer_to(mut stream: TcpStream, request: &[u8]) -> String {
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
@@ -108,6 +120,60 @@ fn request(at: SocketAddr, request: &[u8]) -> String {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8(answer).unwrap()
+}
+
+#[test]
+fn clients_that_ask_without_a_pause_do_not_stop_the_owner() {
+    let signals = Signals::default();
+    let (wake, events) = sync_channel(16);
+    let log = LogOptions {
+        json: false,
+        level: Level::Error,
+    };
+    let wake = move || {
+        let _ = wake.try_send(());
+    };
+    let mut host = Host::without_config(log, signals.clone(), wake);
+    let metrics = free_address();
+    let errors = host.serve_at(Endpoints {
+        metrics: Some(metrics),
+        socket: None,
+    });
+    assert_eq!(errors, Vec::<String>::new());
+    let (made, answered) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                while !signals.is_stopped() {
+                    let answer = try_request(metrics, b"GET /metrics HTTP/1.1\r\n\r\n");
+                    if answer.starts_with("HTTP/1.1 200") {
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let end = Instant::now() + Duration::from_secs(60);
+        // The owner comes back after each report, however many more are asked for.
+        for turns in 1..=200 {
+            let now = tare_sim::Instant::now();
+            let _ = events.recv_timeout(host.wait(now));
+            host.answer(|| {
+                std::thread::sleep(Duration::from_millis(5));
+                made.fetch_add(1, Ordering::Relaxed);
+                Status {
+                    process: host.status("1.2.3"),
+                    counters: Counters::default(),
+                }
+            });
+            assert!(made.load(Ordering::Relaxed) <= turns);
+            assert!(Instant::now() < end);
+        }
+        signals.stop();
+        // So that those that wait get an answer or an end.
+        drop(host);
+    });
+    let (made, answered) = (made.into_inner(), answered.into_inner());
+    assert!(answered > made, "{answered} answers, {made} reports");
 }
 
 #[test]
@@ -358,6 +424,27 @@ fn a_configuration_path_that_becomes_a_fifo_or_stalls_stops_nothing() {
     }
     signals.stop();
     thread.join().unwrap();
+}
+
+#[test]
+fn a_socket_of_a_process_that_accepts_no_connection_is_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.sock");
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let address = SocketAddrUnix::new(&path).unwrap();
+    let listener = socket();
+    rustix::net::bind(&listener, &address).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    // Until its queue is full.
+    let clients = std::iter::repeat_with(|| {
+        let client = socket();
+        rustix::net::connect(&client, &address).map(|()| client)
+    });
+    let waiting: Vec<_> = clients.map_while(Result::ok).take(100).collect();
+    assert!(waiting.len() < 100);
+    let error = tare_daemon::bind_socket(&path).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
 }
 
 #[test]
