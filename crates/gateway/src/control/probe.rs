@@ -249,7 +249,7 @@ impl Search {
     }
 
     fn narrow(&mut self, now: Instant, low: u16, high: u16) {
-        if high - low <= STEP {
+        if high.saturating_sub(low) <= STEP {
             self.found(now);
         } else {
             self.state = State::Search { low, high };
@@ -304,6 +304,10 @@ impl Search {
     /// Takes a router's report that is believed. More is tried at once, so that a forged one that
     /// was believed has an effect for no longer than a round trip.
     pub(super) fn reported(&mut self, now: Instant, mtu: u16) {
+        // It was true of an interface that took more.
+        if mtu >= self.top {
+            return;
+        }
         let answers = self.limit().is_some();
         self.limit = Some(mtu);
         if answers {
@@ -402,6 +406,19 @@ mod tests {
         for second in 0..60 {
             run(&mut search, second, 1, |size| size <= 1400);
             assert_eq!(search.limit(), Some(Some(1400)), "{second}");
+        }
+    }
+
+    #[test]
+    fn a_known_limit_above_what_the_interface_takes_is_none() {
+        for known in [1500, 1501, 4000, u16::MAX] {
+            let mut search = Search::new(Instant::ZERO, 576, 1500);
+            search.reported(Instant::ZERO, known);
+            run(&mut search, 0, 60, |size| size <= 1400);
+            search.reported(ms(60_000), known);
+            run(&mut search, 60, 60, |size| size <= 1400);
+            let limit = search.limit().unwrap().unwrap();
+            assert!((1400 - STEP..=1400).contains(&limit), "{limit}");
         }
     }
 
