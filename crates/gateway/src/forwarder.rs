@@ -50,20 +50,20 @@ impl Forwarder {
         burst: &mut Burst,
         sink: &mut S,
     ) -> Result<(), S::Error> {
-        match from {
+        let dispatched = match from {
             InterfaceId::Public => {
                 self.dataplane.inbound(now, burst, &mut self.output);
-                self.dispatch(from, sink)?;
+                self.dispatch(from, sink)
             }
             InterfaceId::Private => {
                 self.dataplane.outbound(now, burst, &mut self.output);
-                self.dispatch(InterfaceId::Private, sink)?;
+                self.dispatch(InterfaceId::Private, sink)
             }
             InterfaceId::Tunnel => {
                 self.dataplane.outbound_own(now, burst, &mut self.output);
-                self.dispatch(InterfaceId::Private, sink)?;
+                self.dispatch(InterfaceId::Private, sink)
             }
-        }
+        };
         // Errors about packets that came through the tunnel go back through it. Once is enough:
         // only packets of the public side have such errors.
         if !self.output.tunnel.is_empty() {
@@ -75,9 +75,9 @@ impl Forwarder {
                 ..
             } = self;
             dataplane.outbound_own(now, tunnel, output);
-            self.dispatch(InterfaceId::Private, sink)?;
+            return dispatched.and(self.dispatch(InterfaceId::Private, sink));
         }
-        Ok(())
+        dispatched
     }
 
     /// Sends frames of the gateway's own.
@@ -87,27 +87,29 @@ impl Forwarder {
         burst: &mut Burst,
         sink: &mut S,
     ) -> Result<(), S::Error> {
-        sink.send(to, burst)?;
+        let sent = sink.send(to, burst);
         self.own_lost += burst.drain(..).count() as u64;
-        Ok(())
+        sent
     }
 
-    /// Sends what the data plane made of packets that came in by `from`.
+    /// Sends what the data plane made of packets that came in by `from`. An interface that fails
+    /// holds up nothing that goes elsewhere, and what it did not take is counted as such.
     fn dispatch<S: Sink>(&mut self, from: InterfaceId, sink: &mut S) -> Result<(), S::Error> {
         let output = &mut self.output;
         let to = match from {
             InterfaceId::Public => InterfaceId::Private,
             _ => InterfaceId::Public,
         };
-        sink.send(to, &mut output.forward)?;
+        let sent = sink.send(to, &mut output.forward);
         if !output.forward.is_empty() {
             match from {
                 InterfaceId::Public => self.dataplane.not_delivered(&mut output.forward),
                 _ => self.dataplane.not_sent(&mut output.forward),
             }
         }
+        let mut answered = Ok(());
         if !output.back.is_empty() {
-            sink.send(from, &mut output.back)?;
+            answered = sink.send(from, &mut output.back);
             self.own_lost += output.back.drain(..).count() as u64;
         }
         for frame in output.control.drain(..) {
@@ -116,6 +118,71 @@ impl Forwarder {
         for frame in output.inner.drain(..) {
             sink.control(InterfaceId::Tunnel, &frame);
         }
-        Ok(())
+        sent.and(answered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::fixture::{dataplane, PRIVATE};
+    use crate::dataplane::DropReason;
+    use tare_packet::{ethernet, ipv4, protocol};
+
+    /// Interfaces that fail after two frames.
+    #[derive(Default)]
+    struct Failing {
+        sent: usize,
+        control: usize,
+    }
+
+    impl Sink for Failing {
+        type Error = ();
+
+        fn send(&mut self, _: InterfaceId, frames: &mut Burst) -> Result<(), ()> {
+            self.sent += frames.drain(..frames.len().min(2)).count();
+            Err(())
+        }
+
+        fn control(&mut self, _: InterfaceId, _: &Frame) {
+            self.control += 1;
+        }
+    }
+
+    #[test]
+    fn what_an_interface_that_fails_did_not_take_is_counted_and_the_rest_goes_on() {
+        let (dataplane, _, pool) = dataplane();
+        let packet = |ttl, number: u8| {
+            let header = ipv4::Repr {
+                src: 0x0a00_0102,
+                dst: 0x0a02_0001,
+                protocol: protocol::UDP,
+                ttl,
+                tos: 0,
+                total_len: 100,
+                fragment: ipv4::DONT_FRAGMENT,
+            };
+            let mut frame = ethernet::header(PRIVATE, [6; 6], ethernet::IPV4).to_vec();
+            frame.extend(header.to_bytes());
+            frame.resize(frame.len() + 80, number);
+            pool.copy(&frame).unwrap()
+        };
+        let mut arp = ethernet::header(PRIVATE, [6; 6], ethernet::ARP).to_vec();
+        arp.resize(60, 0);
+        let mut burst: Burst = (0..5).map(|number| packet(64, number)).collect();
+        burst.extend((0..3).map(|number| packet(1, number)));
+        burst.push(pool.copy(&arp).unwrap());
+        let (mut forwarder, mut sink) = (Forwarder::new(dataplane), Failing::default());
+        let now = Instant::from_nanos(1);
+        let result = forwarder.forward(now, InterfaceId::Private, &mut burst, &mut sink);
+        assert_eq!(result, Err(()));
+        // Two packets and two of three errors about the others.
+        assert_eq!((sink.sent, sink.control, forwarder.own_lost), (4, 1, 1));
+        let sent = forwarder.dataplane.sent();
+        assert_eq!((sent.forwarded, sent.dropped(DropReason::PortFull)), (2, 3));
+        assert!(sent.adds_up());
+        let mut own: Burst = (0..5).map(|number| packet(64, number)).collect();
+        let result = forwarder.send_own(InterfaceId::Public, &mut own, &mut sink);
+        assert_eq!((result, forwarder.own_lost), (Err(()), 4));
     }
 }

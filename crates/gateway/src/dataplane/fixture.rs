@@ -15,7 +15,7 @@ use super::{
     SequenceMode, SpiTable, Tables, WorkerGroup,
 };
 
-pub(super) const PRIVATE: Mac = [2, 0, 0, 0, 0, 1];
+pub(crate) const PRIVATE: Mac = [2, 0, 0, 0, 0, 1];
 pub(super) const PUBLIC: Mac = [2, 0, 0, 0, 0, 2];
 pub(super) const SPI: u32 = 1000;
 
@@ -36,7 +36,7 @@ const ODD: [u32; 6] = [
 ];
 
 /// Returns a data plane with a route to 10.2/16 and one to 10.3/16, its tables and its pool.
-pub(super) fn dataplane() -> (Dataplane, Arc<BoundTables>, Pool) {
+pub(crate) fn dataplane() -> (Dataplane, Arc<BoundTables>, Pool) {
     let outer = Outer::V4 {
         src: OWN[1],
         dst: PEER,

@@ -9,7 +9,7 @@ mod counters;
 pub mod ecn;
 pub mod esp;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod fragment;
 mod group;
 mod icmp;
