@@ -340,7 +340,7 @@ impl Daemon {
     }
 
     /// Waits until the ports of all workers are open.
-    fn wait_for_ports(&self, workers: usize) -> Result<(), Error> {
+    fn wait_for_ports(&mut self, workers: usize) -> Result<(), Error> {
         for _ in 0..workers {
             loop {
                 match self.inbox.events.recv() {
@@ -349,6 +349,8 @@ impl Daemon {
                         break;
                     }
                     Ok(WorkerEvent::Opened(_, Err(error))) => return Err(Error::Worker(error)),
+                    // There may be a state to take over before anything can be answered.
+                    Ok(WorkerEvent::Frame(..)) => self.own_lost += 1,
                     Ok(_) => {}
                     Err(_) => return Err(Error::Worker("a worker has ended".into())),
                 }

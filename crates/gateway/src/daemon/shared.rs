@@ -282,7 +282,7 @@ pub(super) fn pass(shared: &Shared, to: &ToControl, from: InterfaceId, frame: &[
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use tare_packet::ethernet::{self, HEADER};
@@ -295,7 +295,7 @@ mod tests {
     const OWN6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
     const OTHER6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 
-    fn shared() -> Shared {
+    pub(in crate::daemon) fn shared() -> Shared {
         let (group, _) = crate::dataplane::WorkerGroup::sole();
         let tables = group.bind(crate::dataplane::Tables {
             prefixes: Arc::new(crate::dataplane::Prefixes::new([])),

@@ -43,7 +43,7 @@ mod predecessor;
 mod wire;
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -51,6 +51,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 use tare_port::Descriptors;
 
@@ -110,10 +111,12 @@ pub(super) fn socket_beside(status: &Path) -> PathBuf {
     status.with_extension("handover")
 }
 
-/// The socket at which another process may ask for a handover. Its thread ends with the process.
+/// The socket at which another process may ask for a handover. Its thread ends once this is dropped
+/// and no other process is being spoken with.
 #[derive(Debug)]
 pub(super) struct Listener {
     path: PathBuf,
+    stop: Arc<OwnedFd>,
 }
 
 impl Listener {
@@ -127,11 +130,12 @@ impl Listener {
         events: SyncSender<WorkerEvent>,
     ) -> io::Result<Listener> {
         let listener = tare_daemon::bind_socket(&path)?;
-        listener.set_nonblocking(false)?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let stopped = Arc::clone(&stop);
         std::thread::Builder::new()
             .name("tare-handover".into())
-            .spawn(move || listen(&listener, &shared, &events))?;
-        Ok(Listener { path })
+            .spawn(move || listen(&listener, &stopped, &shared, &events))?;
+        Ok(Listener { path, stop })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -141,16 +145,33 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-fn listen(listener: &UnixListener, shared: &Shared, events: &SyncSender<WorkerEvent>) {
+fn listen(
+    listener: &UnixListener,
+    stop: &OwnedFd,
+    shared: &Shared,
+    events: &SyncSender<WorkerEvent>,
+) {
     loop {
-        let Ok((stream, _)) = listener.accept() else {
-            // No descriptor is left, perhaps.
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
+        let mut fds =
+            [stop.as_fd(), listener.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let _ = poll(&mut fds, None);
+        if !fds[0].revents().is_empty() {
+            return;
+        }
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    // No descriptor is left, perhaps.
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                continue;
+            }
         };
         let Ok(wire) = Wire::new(stream) else {
             continue;
@@ -297,4 +318,29 @@ fn expect<T: for<'a> Deserialize<'a>>(wire: &Wire, kind: Kind) -> Result<T, Stri
 
 fn expect_empty(wire: &Wire, kind: Kind) -> Result<(), String> {
     receive(wire, kind, SHORT).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::shared::{control_queues, tests::shared};
+
+    #[test]
+    fn a_listener_that_is_dropped_leaves_no_thread_and_no_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let shared = Arc::new(shared());
+        let (to_control, _inbox) = control_queues();
+        let end = Instant::now() + Duration::from_secs(60);
+        for n in 0..10 {
+            let path = directory.path().join(format!("{n}.handover"));
+            let events = to_control.events.clone();
+            drop(Listener::start(path.clone(), Arc::clone(&shared), events).unwrap());
+            assert!(!path.exists());
+        }
+        // Each thread has a part in it.
+        while Arc::strong_count(&shared) > 1 {
+            assert!(Instant::now() < end);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
