@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -174,6 +175,24 @@ pub(crate) fn families(
     }
 }
 
+/// Returns a warning about manual keys where the clock was not set: their IVs start at the time,
+/// and would be used again.
+pub(crate) fn clock_warning(file: &str, routes: &[Route], since_1970: Duration) -> Option<Warning> {
+    /// The start of 2026.
+    const CLOCK_MIN: Duration = Duration::from_secs(1_767_225_600);
+    let is_manual = |route: &&Route| matches!(route.keys, Keys::Manual { .. });
+    let route = routes.iter().find(is_manual)?;
+    (since_1970 < CLOCK_MIN).then(|| Warning {
+        file: file.into(),
+        line: None,
+        text: format!(
+            "route {} has manual keys, whose IVs start at the time, and the clock is before 2026; \
+             set it before the gateway starts, or give new keys",
+            route.id
+        ),
+    })
+}
+
 /// Returns warnings about what is allowed and probably a mistake.
 pub(crate) fn doubts(
     file: &str,
@@ -249,4 +268,37 @@ pub(crate) fn doubts(
         "a prefix holds the private interface's own next hop: what is sent to that goes to the peer",
     );
     warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ManualSa, SaKey};
+
+    #[test]
+    fn manual_keys_and_a_clock_that_was_not_set_are_warned_of() {
+        let sa = |byte: u8| ManualSa {
+            spi: 300,
+            key: SaKey::aes_128_gcm(&[byte; 16], [0; 4]),
+        };
+        let manual = Route {
+            id: "a".into(),
+            gateway: "203.0.113.2".parse().unwrap(),
+            prefixes: Vec::new(),
+            esn: true,
+            window: 64,
+            keys: Keys::Manual {
+                inbound: vec![sa(1)],
+                outbound: sa(2),
+            },
+        };
+        let warning = |routes: &[Route], seconds| {
+            clock_warning("f", routes, Duration::from_secs(seconds)).map(|w| w.to_string())
+        };
+        let routes = [manual];
+        let said = warning(&routes, 3600).unwrap();
+        assert!(said.starts_with("f: route a has manual keys"), "{said}");
+        assert_eq!(warning(&routes, 1_800_000_000), None);
+        assert_eq!(warning(&[], 3600), None);
+    }
 }

@@ -39,7 +39,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tare_daemon::FileContent;
 
@@ -131,6 +131,8 @@ impl Config {
         let file = path.display().to_string();
         let (config, mut warnings) = parse(&file, &content.bytes, &interface::are_same_here)?;
         warnings.extend(permissions_warning(path, &content.metadata));
+        let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        warnings.extend(check::clock_warning(&file, &config.routes, since_1970));
         Ok((config, warnings))
     }
 

@@ -60,6 +60,21 @@ impl InterfaceControl {
         self.neighbors.set_targets(asked, now);
     }
 
+    /// As [`InterfaceControl::configure`], and announces our addresses if they are others: stations
+    /// of the link would go on with what they know for minutes.
+    pub(super) fn reconfigure(
+        &mut self,
+        config: &InterfaceConfig,
+        now: Instant,
+        send: &mut Vec<Vec<u8>>,
+    ) {
+        let before = *self.neighbors.local();
+        self.configure(config, now);
+        if self.state.up && *self.neighbors.local() != before {
+            self.neighbors.announce(send);
+        }
+    }
+
     pub(super) fn mac(&self) -> Mac {
         self.neighbors.local().mac
     }

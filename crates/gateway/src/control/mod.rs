@@ -123,6 +123,8 @@ pub struct Control {
     held: Held,
     /// Routes whose SAs are to be proven in use by a dummy.
     proofs: Vec<usize>,
+    /// Routes with IPv6 prefixes that take fewer bytes than IPv6 needs.
+    too_narrow: usize,
     log: Vec<Record>,
     events: Vec<Event>,
     counters: Counters,
@@ -173,6 +175,7 @@ impl Control {
             plain: Vec::new(),
             held: Held::default(),
             proofs: Vec::new(),
+            too_narrow: 0,
             log: Vec::new(),
             events: Vec::new(),
             counters: Counters::default(),
@@ -225,6 +228,7 @@ impl Control {
             self.dirty = false;
             let drops = Arc::clone(&self.drops);
             self.tables = self.workers.bind_counting(self.make_tables(), drops);
+            self.look_for_narrow_routes();
             let top = self.public.state().mtu;
             for (number, entry) in self.routes.in_order() {
                 if !entry.outbound.is_empty() {
@@ -312,8 +316,12 @@ impl Control {
             self.drops = Arc::new(self.routes.drops());
             self.prefixes = Arc::new(Prefixes::new(self.routes.prefixes()));
         }
-        self.private.configure(&config.private, inside);
-        self.public.configure(&config.public, inside);
+        let mut frames = Vec::new();
+        self.private
+            .reconfigure(&config.private, inside, &mut frames);
+        self.hold(InterfaceId::Private, &mut frames);
+        self.public.reconfigure(&config.public, inside, &mut frames);
+        self.hold(InterfaceId::Public, &mut frames);
         let routes = config.routes.len();
         self.config = config;
         self.find_plain();

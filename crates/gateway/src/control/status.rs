@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tare_daemon::{CountsBy, Reason};
+use tare_daemon::{CountsBy, Level, Reason, Record};
 use tare_histogram::Histogram;
+use tare_packet::ipv6;
 
 use super::routes::{Entry, Inbound};
 use super::totals::RouteCounters;
@@ -48,6 +49,10 @@ pub struct RouteStatus {
     pub path_mtu: u16,
     /// The most bytes of an inner packet.
     pub inner_mtu: u16,
+    /// True if the route has IPv6 prefixes and takes fewer inner bytes than the 1280 that IPv6
+    /// needs: senders are told of no less (RFC 8200, 5), so longer packets are lost.
+    #[serde(default)]
+    pub ipv6_too_narrow: bool,
     /// Seconds since keys were agreed on; `None` if they are manual or not agreed on yet.
     pub handshake_age_s: Option<u64>,
     /// Packets to the peer since the route was configured, under all SAs.
@@ -112,6 +117,30 @@ impl Control {
                 .into_iter()
                 .chain(counts(std::iter::empty(), "", &self.counters.taken))
                 .collect(),
+        }
+    }
+
+    /// Returns [`RouteStatus::ipv6_too_narrow`].
+    fn ipv6_is_too_narrow(&self, number: usize, entry: &Entry) -> bool {
+        let route = self.tables.routes.get(number);
+        route.is_some_and(|route| route.inner_max() < ipv6::MTU_MIN)
+            && entry.config.prefixes.iter().any(|p| p.addr().is_ipv6())
+    }
+
+    /// Tells of routes that became too narrow for IPv6 with the present tables.
+    pub(super) fn look_for_narrow_routes(&mut self) {
+        let routes = self.routes.in_order();
+        let mut narrow = routes.filter(|(number, entry)| self.ipv6_is_too_narrow(*number, entry));
+        let first = narrow.next().map(|(_, entry)| entry.config.id.clone());
+        let count = usize::from(first.is_some()) + narrow.count();
+        let before = std::mem::replace(&mut self.too_narrow, count);
+        if let Some(first) = first.filter(|_| count > before) {
+            self.record(
+                Record::new(Level::Warn, "ipv6_too_narrow")
+                    .with("route", first)
+                    .with("routes", count)
+                    .with("needs", ipv6::MTU_MIN),
+            );
         }
     }
 
@@ -183,6 +212,7 @@ impl Control {
                 .routes
                 .get(number)
                 .map_or(0, |r| r.inner_max() as u16),
+            ipv6_too_narrow: self.ipv6_is_too_narrow(number, entry),
             handshake_age_s: entry
                 .handshake
                 .map(|at| self.clock.last().since(at).as_secs()),

@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 
 use tare_gateway::control::{Ignored, Taken};
 use tare_gateway::dataplane::DropReason;
+use tare_gateway::InterfaceId;
 use tare_packet::ethernet::{self, Mac, BROADCAST, HEADER};
 use tare_packet::{checksum, ipv4, ipv6};
 
@@ -515,6 +516,42 @@ fn a_report_about_a_packet_that_would_have_fitted_is_not_believed() {
     assert_eq!(ignored(&mut testbed, Ignored::NotOurs), 4);
     testbed.inject(0, &too_big6(spi, last, 1301, 1300));
     assert_eq!(path_mtu(&mut testbed), 1300);
+}
+
+#[test]
+fn other_addresses_of_a_reload_are_announced_and_the_same_are_not() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    let before = testbed.node(0).control().config().clone();
+    let mut other_mac = before.clone();
+    other_mac.private.mac = Some([2, 0, 0, 0, 7, 7]);
+    let mut other_address = other_mac.clone();
+    other_address.private.ip4 = Some("172.16.0.77".parse().unwrap());
+    other_address.private.ip6 = Some("fd00:16::77".parse().unwrap());
+    for (config, announced) in [
+        (before, false),
+        (other_mac.clone(), true),
+        (other_mac, false),
+        (other_address, true),
+    ] {
+        let private = config.private.clone();
+        let now = testbed.time_of(0);
+        let node = testbed.node(0);
+        node.leaving(InterfaceId::Private).clear();
+        node.reconfigure(now, config).unwrap();
+        node.tick(now);
+        let own = node.leaving(InterfaceId::Private).drain(..);
+        let own: Vec<_> = own.map(|frame| frame.to_vec()).collect();
+        let is_announcement = |frame: &&Vec<u8>| {
+            let ip4 = private.ip4.unwrap().octets();
+            let arp = frame[28..32] == ip4 && frame[38..42] == ip4;
+            let ndp = frame.len() > 78 && frame[54] == 136;
+            let is_to_all = frame[..6] == BROADCAST || frame[..2] == [0x33, 0x33];
+            (arp || ndp) && is_to_all && private.mac.is_none_or(|mac| frame[6..12] == mac)
+        };
+        let found = own.iter().filter(is_announcement).count();
+        assert_eq!(found, if announced { 2 } else { 0 }, "{own:?}");
+    }
 }
 
 #[test]

@@ -46,6 +46,27 @@ fn a_path_that_takes_less_is_found_without_icmp() {
 }
 
 #[test]
+fn a_route_that_became_too_narrow_for_ipv6_is_told() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    let told = |testbed: &mut Testbed| {
+        let logs = testbed.logs();
+        let status = testbed.node(0).control().status();
+        let record = |line: &&String| line.contains("event=ipv6_too_narrow route=peer routes=1");
+        (
+            logs.iter().filter(record).count(),
+            status.routes[0].ipv6_too_narrow,
+        )
+    };
+    assert_eq!(told(&mut testbed), (0, false));
+    testbed.set_path(0, 1300);
+    testbed.run_for(60.0);
+    assert_eq!(told(&mut testbed), (1, true));
+    testbed.run_for(60.0);
+    assert_eq!(told(&mut testbed), (0, true));
+}
+
+#[test]
 fn a_path_that_becomes_narrow_is_noticed_and_one_that_becomes_wide_is_used() {
     let mut testbed = Testbed::plain("");
     testbed.wait_until_up(1.0);

@@ -151,6 +151,9 @@ fn route(text: &mut String, route: &RouteStatus) {
         route.keys, route.path_mtu, route.inner_mtu
     );
     let _ = writeln!(text, "  {}", route.prefixes.join(", "));
+    if route.ipv6_too_narrow {
+        text.push_str("  too narrow for IPv6, which needs 1280 bytes inside\n");
+    }
     if let Some(seconds) = route.handshake_age_s {
         let _ = writeln!(text, "  keys agreed on {} ago", age(seconds));
     }
