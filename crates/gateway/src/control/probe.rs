@@ -413,10 +413,12 @@ mod tests {
     fn a_known_limit_above_what_the_interface_takes_is_none() {
         for known in [1500, 1501, 4000, u16::MAX] {
             let mut search = Search::new(Instant::ZERO, 576, 1500);
-            search.reported(Instant::ZERO, known);
-            run(&mut search, 0, 60, |size| size <= 1400);
-            search.reported(ms(60_000), known);
-            run(&mut search, 60, 60, |size| size <= 1400);
+            for start in [0, 60] {
+                search.reported(ms(1000 * start), known);
+                run(&mut search, start, 10, |size| size <= 1400);
+                assert!(search.limit().unwrap().is_some_and(|limit| limit <= 1400));
+                run(&mut search, start + 10, 50, |size| size <= 1400);
+            }
             let limit = search.limit().unwrap().unwrap();
             assert!((1400 - STEP..=1400).contains(&limit), "{limit}");
         }
