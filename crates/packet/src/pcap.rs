@@ -226,11 +226,15 @@ impl<R: Read> Reader<R> {
     }
 }
 
+/// Bytes of memory that a frame needs beside its own: what its owner and the allocator know of it.
+pub const RECORD_COST: usize = 128;
+
 /// All frames of a capture, to be sent.
 ///
 /// # Errors
 /// As [`Reader`]; also where there is no record, a frame is shorter than an Ethernet header or was
-/// cut by the capture, or the frames have more than `bytes_max` bytes together.
+/// cut by the capture, or the frames need more than `bytes_max` bytes of memory to be replayed, of
+/// which each needs as many as it has on the wire and [`RECORD_COST`].
 pub fn read_frames(source: impl Read, bytes_max: usize) -> Result<Vec<Box<[u8]>>, Error> {
     let mut reader = Reader::new(source)?;
     let mut frames: Vec<Box<[u8]>> = Vec::new();
@@ -241,7 +245,7 @@ pub fn read_frames(source: impl Read, bytes_max: usize) -> Result<Vec<Box<[u8]>>
             break;
         };
         let captured = record.frame.len();
-        bytes += captured;
+        bytes += captured.max(crate::ethernet::MIN) + RECORD_COST;
         let fault = if bytes > bytes_max {
             RecordFault::FileTooLong { bytes_max }
         } else if captured < record.line_bytes as usize {
@@ -415,7 +419,7 @@ pub enum RecordFault {
         /// Bytes that it has.
         bytes: usize,
     },
-    /// With this record the frames have more bytes than the reader has room for.
+    /// With this record the frames need more memory than the reader may use.
     FileTooLong {
         /// The room.
         bytes_max: usize,
@@ -499,7 +503,7 @@ impl fmt::Display for RecordFault {
                 crate::ethernet::HEADER
             ),
             RecordFault::FileTooLong { bytes_max } => {
-                write!(f, "more than {bytes_max} bytes of frames in all")
+                write!(f, "more than {bytes_max} bytes of memory for its frames")
             }
         }
     }

@@ -11,7 +11,7 @@ use tare_packet::pcap::{self, Header, Resolution, Writer};
 use crate::{Burst, Counters, Error, Pool, Port};
 use tare_sim::Instant;
 
-/// The most that a capture to replay may hold, in bytes of its frames: it is kept in memory.
+/// The most that a capture to replay may need, in bytes of memory: it is kept there.
 pub const CAPTURE_BYTES_MAX: usize = 1 << 30;
 
 /// A port whose wire is files: it receives the records of one capture and sends to another.

@@ -221,8 +221,9 @@ impl<T: Carried> Line<T> {
     }
 
     /// Changes the properties of the line for frames that are offered from now on. Those in flight
-    /// arrive as they would have; where the delay has become shorter, later ones overtake them, as
-    /// on a path that changed its route. The seed is read by [`Line::new`] only.
+    /// arrive as they would have, but that those held back wait for the new number of overtakers;
+    /// where the delay has become shorter, later ones overtake them, as on a path that changed its
+    /// route. The seed is read by [`Line::new`] only.
     ///
     /// # Panics
     /// As [`Line::new`].

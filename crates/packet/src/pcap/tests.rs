@@ -148,8 +148,8 @@ fn a_wrong_file_is_refused_in_words() {
         "record 1 at byte 24: a frame of 13 bytes, expected at least an Ethernet header of 14"
     );
     assert_eq!(
-        read_frames(&file[..], 100).unwrap_err().to_string(),
-        "record 2 at byte 100: more than 100 bytes of frames in all"
+        read_frames(&file[..], 300).unwrap_err().to_string(),
+        "record 2 at byte 100: more than 300 bytes of memory for its frames"
     );
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Messages {
     none: Box<Offload>,
 }
 
-/// The result of sending a message.
+/// A message that was received.
 pub(super) enum Received {
     Frame(Frame),
     /// Longer than a frame of the wire, or than a frame of the pool has room for.
