@@ -284,7 +284,7 @@ struct Transport {
 impl Transport {
     /// `None` if the packet has none that can be read, or one whose contents are not to be
     /// changed: another packet (IP in IP, GRE), what is authenticated (ESP, AH), what has a
-    /// checksum of another kind (SCTP).
+    /// checksum of another kind or in another place (SCTP, DCCP, UDP-Lite, those of routers).
     fn of(frame: &[u8], packet: &IpPacket) -> Option<Transport> {
         let (mut protocol, mut start) = match packet.version {
             4 => (*frame.get(packet.header + 9)?, packet.payload),
@@ -307,7 +307,9 @@ impl Transport {
             TCP => (byte(start + 12)? / 16 * 4, Some(16)),
             ICMP | ICMPV6 => (udp::HEADER, Some(2)),
             protocol::IPV4 | protocol::IPV6 | protocol::FRAGMENT | protocol::GRE => return None,
-            protocol::ESP | protocol::AH | protocol::SCTP => return None,
+            protocol::ESP | protocol::AH | protocol::SCTP | protocol::DCCP => return None,
+            protocol::UDP_LITE | protocol::MOBILITY | protocol::IGMP => return None,
+            protocol::OSPF | protocol::PIM | protocol::VRRP => return None,
             _ => (0, None),
         };
         let data = start + header;
@@ -326,6 +328,15 @@ impl Transport {
         let optional = self.protocol == UDP && packet.version == 4;
         self.checksum
             .filter(|&field| !(optional && frame[field..field + 2] == [0, 0]))
+    }
+
+    /// True unless it is UDP whose length says that the checksum covers another part of the packet.
+    fn is_whole(&self, frame: &[u8], packet: &IpPacket) -> bool {
+        let length = frame
+            .get(self.start + 4..)
+            .and_then(|rest| rest.first_chunk());
+        let length = length.map(|length| usize::from(u16::from_be_bytes(*length)));
+        self.protocol != UDP || length == Some(packet.end - self.start)
     }
 
     /// The sum of all that the checksum covers.
@@ -354,6 +365,7 @@ fn room(frame: &mut [u8]) -> Option<Room> {
     // Behind extension headers, the stamp's own check would cover a checksum that covers the stamp.
     let unchecked = payload + stamp::TRANSLATED;
     if at < transport.data
+        || !transport.is_whole(frame, &packet)
         || transport
             .checksum
             .is_some_and(|field| field + 2 > unchecked)

@@ -187,7 +187,7 @@ fn only_what_may_be_changed_is_stamped() {
     );
     let tagged = |frame: &mut Vec<u8>| drop(frame.splice(12..12, [0x81, 0, 0, 7]));
     assert!(with(tagged), "behind a VLAN tag");
-    for protocol in [4, 41, 47, 50, 51, 132] {
+    for protocol in [2, 4, 33, 41, 47, 50, 51, 89, 103, 112, 132, 135, 136] {
         let mut frame = udp4(100, 1);
         frame[23] = protocol;
         assert_eq!(
@@ -199,4 +199,8 @@ fn only_what_may_be_changed_is_stamped() {
     assert!(!with(|frame| frame[20] = 0x20), "a first fragment");
     assert!(!with(|frame| frame[21] = 0x10), "a later fragment");
     assert!(!with(|frame| frame[17] += 1), "a packet that was cut off");
+    assert!(
+        !with(|frame| frame[39] -= 1),
+        "UDP that is shorter than its packet"
+    );
 }
