@@ -13,9 +13,9 @@ const MARGIN: f64 = 1.01;
 /// The trials of a bisection, to find out if its result can be trusted.
 ///
 /// Bisection takes a rate that fails for above the limit, and never tests a higher one again. On a
-/// machine that stalls now and then, trials fail below the limit too, and the result is too low. A
-/// device with a limit forwards that much at any load above it; so, if a trial forwards more than a
-/// rate that failed, that rate did not fail because of a limit.
+/// machine that stalls now and then, trials fail below the limit too, and the result is too low.
+/// But a device that forwards more than a rate in another trial did not lose at that rate because
+/// of a limit.
 #[derive(Clone, Debug, Default)]
 pub struct Consistency {
     trials: Vec<Seen>,
@@ -55,12 +55,15 @@ impl fmt::Display for Doubt {
 }
 
 impl Consistency {
-    /// Enters a trial.
-    pub fn record(&mut self, load: Rate, loss_ratio: f64) {
+    /// Enters a trial with this load on each stream, of which the stream that got the least through
+    /// got `forwarded` ([`Trial::forwarded`](crate::Trial::forwarded)). A rate passes only where all
+    /// streams pass, so that the higher limits of others are no contradiction.
+    pub fn record(&mut self, load: Rate, forwarded: Rate, lossless: bool) {
         self.trials.push(Seen {
             load,
-            forwarded: Rate::from_f64(load.bits() as f64 * (1.0 - loss_ratio)),
-            lossless: loss_ratio == 0.0,
+            // What begins within a trial counts whole, and may make it more than was asked.
+            forwarded: forwarded.min(load),
+            lossless,
         });
     }
 

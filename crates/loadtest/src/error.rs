@@ -10,6 +10,9 @@ use tare_port::HEADROOM;
 /// because errors state it.
 pub(crate) const FRAME_MAX: usize = u16::MAX as usize - HEADROOM - 64;
 
+/// The most streams times threads: a stamp has a byte for both.
+pub(crate) const SENDERS_MAX: usize = 256;
+
 /// The reason why the tester cannot start or go on.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -63,6 +66,13 @@ pub enum Error {
     },
     /// No stream, or more than a stamp can tell apart.
     StreamCount(usize),
+    /// More streams times threads than a stamp can tell apart.
+    ThreadCount {
+        /// Streams.
+        streams: usize,
+        /// Threads that send.
+        threads: usize,
+    },
     /// A load outside what a trial can do.
     Load(String),
     /// The generator could not offer the load, in any of the attempts.
@@ -71,11 +81,15 @@ pub enum Error {
         attempts: u32,
         /// The reason why the last of them was invalid.
         reason: String,
+        /// What to do about it.
+        advice: &'static str,
     },
     /// A port failed for good.
     Port {
         /// The number of the port, from 0.
         port: usize,
+        /// The interface of the port, where that is known.
+        interface: Option<String>,
         /// The error of the port.
         error: io::Error,
     },
@@ -85,6 +99,17 @@ pub enum Error {
     Memory(io::Error),
     /// The user asked to stop.
     Interrupted,
+}
+
+impl Error {
+    /// The error of a port whose interface is not known here.
+    pub(crate) fn port(port: usize, error: io::Error) -> Error {
+        Error::Port {
+            port,
+            interface: None,
+            error,
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -116,11 +141,20 @@ impl fmt::Display for Error {
             ),
             Error::StreamCount(count) => write!(f, "found {count} streams, expected 1 to 255"),
             Error::Load(why) => write!(f, "{why}"),
-            Error::NotOffered { attempts, reason } => write!(
+            Error::ThreadCount { streams, threads } => write!(
                 f,
-                "the load could not be offered in {attempts} attempts: {reason}; lower the rate, or make trials longer (-D) so that a pause weighs less, or give the tester a core of its own (--cpu), or more threads (--threads)"
+                "found {streams} streams on {threads} threads, expected at most {} of both multiplied: use at most {} threads, or fewer streams",
+                SENDERS_MAX,
+                SENDERS_MAX / streams
             ),
-            Error::Port { port, error } => write!(f, "port {port}: {error}"),
+            Error::NotOffered { attempts, reason, advice } => write!(
+                f,
+                "the load could not be offered in {attempts} attempts: {reason}; {advice}"
+            ),
+            Error::Port { port, interface, error } => match interface {
+                Some(name) => write!(f, "{name}: {error}"),
+                None => write!(f, "port {port}: {error}"),
+            },
             Error::Thread(error) => write!(f, "a sending thread: {error}"),
             Error::Memory(error) => write!(f, "no memory for frames: {error}"),
             Error::Interrupted => write!(f, "interrupted"),

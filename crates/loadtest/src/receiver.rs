@@ -31,8 +31,12 @@ pub(crate) struct Receiver {
     pub(crate) ports: Vec<PortCounts>,
     pub(crate) trial: u16,
     pub(crate) start: Instant,
-    /// The arrival of the last frame of this trial.
-    pub(crate) last: Instant,
+    /// The arrival of the last frame of this trial; `None` before the first.
+    pub(crate) last: Option<Instant>,
+    /// The largest latency of this trial.
+    pub(crate) latency_max_ns: u64,
+    /// Streams that send the same unstamped frames to the same port.
+    alike: Vec<[usize; 2]>,
 }
 
 /// Unstamped frames that arrived of a stream.
@@ -40,6 +44,15 @@ pub(crate) struct Receiver {
 pub(crate) struct Plain {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
+}
+
+impl Plain {
+    /// Bytes of so many of them: their mean, as it is not known which they are.
+    pub(crate) fn bytes_of(&self, packets: u64) -> u64 {
+        (u128::from(self.bytes) * u128::from(packets))
+            .checked_div(u128::from(self.packets))
+            .unwrap_or(0) as u64
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +73,9 @@ impl Receiver {
             ports: vec![PortCounts::default(); ports],
             trial: 0,
             start: Instant::ZERO,
-            last: Instant::ZERO,
+            last: None,
+            latency_max_ns: 0,
+            alike: Vec::new(),
         };
         receiver.expect(streams);
         receiver
@@ -82,6 +97,35 @@ impl Receiver {
             .collect();
         self.looks.sort_unstable();
         self.looks.dedup();
+        self.alike.clear();
+        let plain: Vec<&Look> = self.looks.iter().filter(|look| !look.stamped).collect();
+        for group in plain.chunk_by(|a, b| a.fingerprint == b.fingerprint) {
+            for (n, one) in group.iter().enumerate() {
+                let others = group[..n].iter().map(|other| other.stream);
+                let same_port = |&other: &usize| self.rx_ports[other] == self.rx_ports[one.stream];
+                let pairs = others.filter(same_port);
+                self.alike.extend(pairs.map(|other| [other, one.stream]));
+            }
+        }
+        self.alike.sort_unstable();
+        self.alike.dedup();
+    }
+
+    /// Gives what arrived of a stream's unstamped frames beyond those `sent` to streams that sent
+    /// the same frames and miss some: nothing else tells whose they are.
+    pub(crate) fn share_surplus(&mut self, sent: impl Fn(usize) -> u64) {
+        for &[one, other] in &self.alike {
+            for (from, to) in [(one, other), (other, one)] {
+                let surplus = self.plain[from].packets.saturating_sub(sent(from));
+                let missing = sent(to).saturating_sub(self.plain[to].packets);
+                let packets = surplus.min(missing);
+                let bytes = self.plain[from].bytes_of(packets);
+                self.plain[from].packets -= packets;
+                self.plain[from].bytes -= bytes;
+                self.plain[to].packets += packets;
+                self.plain[to].bytes += bytes;
+            }
+        }
     }
 
     /// Expects frames of a further thread.
@@ -105,7 +149,8 @@ impl Receiver {
         self.ports.fill(PortCounts::default());
         self.trial = trial;
         self.start = start;
-        self.last = start;
+        self.last = None;
+        self.latency_max_ns = 0;
     }
 
     /// Enters a frame. `produced` says how many stamped frames each
@@ -134,7 +179,8 @@ impl Receiver {
                     let elapsed = at.as_nanos().saturating_sub(self.start.as_nanos());
                     let latency = elapsed.saturating_sub(stamp.time_ns);
                     self.ledgers[stream].record(stamp.sequence, frame.len(), latency);
-                    self.last = self.last.max(at);
+                    self.latency_max_ns = self.latency_max_ns.max(latency);
+                    self.last = self.last.max(Some(at));
                 }
             }
             Found::Damaged => counts.damaged += 1,
@@ -157,7 +203,7 @@ impl Receiver {
                 let plain = &mut self.plain[look.stream];
                 plain.packets += 1;
                 plain.bytes += frame.len() as u64;
-                self.last = self.last.max(at);
+                self.last = self.last.max(Some(at));
             }
             None => self.ports[port].foreign += 1,
         }
@@ -165,7 +211,7 @@ impl Receiver {
 }
 
 /// A hash of what a router does not change in a frame: of an IP packet addresses, protocol and
-/// length, of another all behind the addresses.
+/// length, of another the first 48 bytes behind the addresses.
 fn fingerprint(frame: &[u8]) -> u64 {
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
     let Some(packet) = IpPacket::of(frame) else {

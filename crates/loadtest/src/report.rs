@@ -1,7 +1,8 @@
 //! Reports: the lines that people compare with what `snabb loadtest` prints, and CSV.
 //!
 //! A stream's block has the three lines TX, RX and Loss. What those cannot say (duplicates,
-//! reordering, strangers) stands in a fourth, which is there only when there is something to say.
+//! reordering, strangers, drops before the network) has lines of its own, which are there only when
+//! there is something to say.
 
 use std::fmt::Write;
 
@@ -59,6 +60,10 @@ pub fn trial(trial: &Trial, with_latency: bool) -> String {
                 us(latency.max_ns)
             );
         }
+    }
+    let egress: u64 = trial.ports.iter().map(|port| port.egress_drop).sum();
+    if egress > 0 {
+        let _ = writeln!(out, "  Dropped by sending interfaces: {egress} packets");
     }
     let strangers: Vec<String> = [
         (

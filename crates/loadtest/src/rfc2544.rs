@@ -3,8 +3,12 @@
 //!
 //! Differences from the RFC: durations and repetitions are the caller's, shorter by default
 //! (section 24: trials should last 60 seconds, those of latency 120; section 26.4: bursts of 2
-//! seconds, 50 times); latency is measured on every packet and not on one of each trial; after a
-//! trial the tester waits until nothing more comes, and not for two and five seconds.
+//! seconds, 50 times); latency is measured on every packet and not on one of each trial, and is the
+//! time from handing a frame to the interface for sending until it is received, both of which this
+//! machine adds to (section 26.2 and RFC 1242 have the time from the last bit in to the first bit
+//! out of a device that stores and forwards); after a trial the tester waits until nothing more
+//! comes, and not for two and five seconds. System recovery and reset (sections 26.5 and 26.6) are
+//! not measured.
 
 use std::time::Duration;
 
@@ -12,6 +16,7 @@ use serde::Serialize;
 
 use crate::bisect::Bisection;
 use crate::schedule::wire_bits;
+use crate::stream::Stream;
 use crate::testbed::Testbed;
 use crate::trial::{Length, Load, Trial};
 use crate::{Error, Limit, Rate, Tester};
@@ -62,6 +67,9 @@ impl Config {
 pub struct SizeReport {
     /// Ethernet checksum included.
     pub frame_bytes: usize,
+    /// Frames of this size in the loops of all streams that have no room for a stamp: of those only
+    /// totals are known.
+    pub frames_without_stamp: usize,
     /// Section 26.1: the highest rate without loss.
     pub throughput: Limit,
     /// The same in packets per second, of each stream.
@@ -115,50 +123,76 @@ pub struct BackToBack {
     pub longest_tried: u64,
 }
 
-/// Tells of each trial: the frame size, what it is for, and how it went.
-pub type OnTrial<'a> = &'a mut dyn FnMut(usize, &'static str, &Trial);
+/// What is done so far.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// A trial.
+    Trial {
+        /// The frame size, Ethernet checksum included.
+        frame_bytes: usize,
+        /// What it is for.
+        benchmark: &'static str,
+        /// How it went.
+        trial: &'a Trial,
+    },
+    /// All benchmarks of a frame size.
+    Size(&'a SizeReport),
+}
 
-/// Runs all benchmarks.
+/// Is told of what is done, as soon as it is.
+pub type OnProgress<'a> = &'a mut dyn FnMut(Progress<'_>);
+
+/// Runs all benchmarks. Sizes that the frames cannot have, or the interfaces cannot send, are
+/// refused before the first trial.
 ///
 /// # Errors
-/// Those of [`Tester::trial`], and frames that cannot be made of a size.
+/// Those of [`Tester::trial`], and frames that cannot be made of a size. `on_progress` has been
+/// told of the sizes before.
 pub fn run<B: Testbed>(
     tester: &mut Tester<B>,
     config: &Config,
-    on_trial: OnTrial<'_>,
-) -> Result<Vec<SizeReport>, Error> {
+    on_progress: OnProgress<'_>,
+) -> Result<(), Error> {
     let streams = tester.streams().to_vec();
-    let mut reports = Vec::new();
+    let mut sizes = Vec::new();
     for &size in &config.sizes {
         let resized = streams
             .iter()
             .map(|stream| stream.resize(size.saturating_sub(CHECKSUM)));
-        tester.replace_streams(resized.collect::<Result<_, _>>()?)?;
+        let resized: Vec<Stream> = resized.collect::<Result<_, _>>()?;
+        tester.check_streams(&resized)?;
+        sizes.push((size, resized));
+    }
+    let done = sizes.into_iter().try_for_each(|(size, resized)| {
         let mut bench = Bench {
             tester,
             config,
             size,
-            on_trial,
+            on_progress,
         };
-        reports.push(bench.size()?);
-    }
-    tester.replace_streams(streams)?;
-    Ok(reports)
+        let report = bench.run(resized)?;
+        on_progress(Progress::Size(&report));
+        Ok(())
+    });
+    done.and(tester.replace_streams(streams))
 }
 
 struct Bench<'a, 'b, B> {
     tester: &'a mut Tester<B>,
     config: &'a Config,
     size: usize,
-    on_trial: OnTrial<'b>,
+    on_progress: OnProgress<'b>,
 }
 
 impl<B: Testbed> Bench<'_, '_, B> {
-    fn size(&mut self) -> Result<SizeReport, Error> {
+    fn run(&mut self, streams: Vec<Stream>) -> Result<SizeReport, Error> {
+        let frames_without_stamp = streams.iter().map(|stream| stream.frames().1).sum();
+        self.tester.replace_streams(streams)?;
         let throughput = self.throughput()?;
         let bits = wire_bits(self.size.saturating_sub(CHECKSUM)) as f64;
         Ok(SizeReport {
             frame_bytes: self.size,
+            frames_without_stamp,
             throughput,
             throughput_pps: throughput.passed.bits() as f64 / bits,
             medium_pps: self.config.max.bits() as f64 / bits,
@@ -168,9 +202,18 @@ impl<B: Testbed> Bench<'_, '_, B> {
         })
     }
 
-    fn trial(&mut self, what: &'static str, rate: Rate, length: Length) -> Result<Trial, Error> {
+    fn trial(
+        &mut self,
+        benchmark: &'static str,
+        rate: Rate,
+        length: Length,
+    ) -> Result<Trial, Error> {
         let trial = self.tester.trial(&Load { rate, length })?;
-        (self.on_trial)(self.size, what, &trial);
+        (self.on_progress)(Progress::Trial {
+            frame_bytes: self.size,
+            benchmark,
+            trial: &trial,
+        });
         Ok(trial)
     }
 

@@ -13,7 +13,7 @@ pub(crate) fn wire_bits(length: usize) -> u64 {
     tare_packet::ethernet::on_wire(length) as u64 * 8
 }
 
-/// Bits per second on the wire of one interface, with 24 bytes of overhead per frame.
+/// Bits per second that one stream occupies on the wire, with 24 bytes of overhead per frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 

@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use tare_port::{Pool, Port};
 use tare_sim::Instant;
 
+use crate::options::{fits, make_pool};
 use crate::source::{Moment, Plan, Source};
 use crate::stream::Stream;
 use crate::Error;
@@ -58,22 +59,31 @@ struct Thread {
     is_running: bool,
     /// By stream.
     counts: Arc<[Counts]>,
+    /// By port: the frames that it took and did not send, since it was opened.
+    dropped: Arc<[AtomicU64]>,
     handle: Option<JoinHandle<()>>,
 }
 
 impl Senders {
     /// Starts a thread and waits until its ports are open.
-    pub(crate) fn add(&mut self, streams: usize, open: OpenPorts) -> Result<(), Error> {
+    pub(crate) fn add(
+        &mut self,
+        streams: usize,
+        ports: usize,
+        open: OpenPorts,
+    ) -> Result<(), Error> {
         let (jobs, to_do) = mpsc::channel();
         let (finished, done) = mpsc::channel();
         let counts: Arc<[Counts]> = (0..streams).map(|_| Counts::default()).collect();
+        let dropped: Arc<[AtomicU64]> = (0..ports).map(|_| AtomicU64::new(0)).collect();
         let worker = Worker {
             number: self.threads.len() + 1,
             counts: Arc::clone(&counts),
+            dropped: Arc::clone(&dropped),
             stop: Arc::clone(&self.stop),
         };
         let work = move || {
-            let (pool, mut ports) = match open() {
+            let (mut pool, mut ports) = match open() {
                 Ok(ports) => ports,
                 Err(error) => return drop(finished.send(Err(error))),
             };
@@ -83,7 +93,8 @@ impl Senders {
                 let Ok(job) = to_do.recv() else {
                     return;
                 };
-                answer = worker.send(&job, &pool, &mut ports, &mut sources);
+                answer = worker.send(&job, &mut pool, &mut ports, &mut sources);
+                worker.publish_drops(&ports);
             }
         };
         let handle = thread::Builder::new().name(format!("sender {}", self.threads.len() + 1));
@@ -94,6 +105,7 @@ impl Senders {
             done,
             is_running: false,
             counts,
+            dropped,
             handle: Some(handle),
         });
         Ok(())
@@ -162,6 +174,15 @@ impl Senders {
             .map(move |thread| &thread.counts[stream])
     }
 
+    /// Frames that the threads' ports of this number took and did not send, since they were opened:
+    /// as of the end of the last trial.
+    pub(crate) fn dropped(&self, port: usize) -> u64 {
+        let threads = self.threads.iter();
+        threads
+            .map(|thread| thread.dropped[port].load(Ordering::Acquire))
+            .sum()
+    }
+
     /// Stamped frames of a stream that the thread of this number, from 0, has made.
     #[inline]
     pub(crate) fn made(&self, thread: usize, stream: usize) -> u64 {
@@ -213,6 +234,7 @@ impl Counts {
 struct Worker {
     number: usize,
     counts: Arc<[Counts]>,
+    dropped: Arc<[AtomicU64]>,
     stop: Arc<AtomicBool>,
 }
 
@@ -221,10 +243,13 @@ impl Worker {
     fn send(
         &self,
         job: &Job,
-        pool: &Pool,
+        pool: &mut Pool,
         ports: &mut [Box<dyn Port>],
         sources: &mut [Source],
     ) -> Result<(), Error> {
+        if !fits(pool, &job.streams) {
+            *pool = make_pool(&job.streams, pool.slots())?;
+        }
         for (source, plan) in sources.iter_mut().zip(&job.plans) {
             source.begin(Arc::clone(plan));
         }
@@ -244,7 +269,7 @@ impl Worker {
                     let port = stream.tx_port;
                     self.counts[n].set(source, source.made());
                     let sent = ports[port].send(&mut source.pending);
-                    let taken = sent.map_err(|error| Error::Port { port, error })?;
+                    let taken = sent.map_err(|error| Error::port(port, error))?;
                     source.took(stream, taken);
                     self.counts[n].set(source, source.made());
                 }
@@ -255,6 +280,13 @@ impl Worker {
                 return Ok(());
             }
             std::hint::spin_loop();
+        }
+    }
+
+    /// Once a trial, as asking a packet socket is a system call.
+    fn publish_drops(&self, ports: &[Box<dyn Port>]) {
+        for (dropped, port) in self.dropped.iter().zip(ports) {
+            dropped.store(port.counters().tx_dropped, Ordering::Release);
         }
     }
 }

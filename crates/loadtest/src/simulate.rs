@@ -5,9 +5,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tare_packet::{checksum, esp, ethernet, ipv4, protocol};
-use tare_port::Frame;
+use tare_port::{Frame, BURST};
 use tare_sim::{Carried, Instant, LineConfig, Node, Outbox, Queue};
 
+use crate::schedule::{wire_bits, Rate};
 use crate::stream::Stream;
 use crate::testbed::{Network, TesterPorts};
 
@@ -58,6 +59,23 @@ impl Simulation {
             overhead: Overhead::Esp,
             between: line,
         }
+    }
+
+    /// The frames of a stream that are under way at most when it is sent at this rate: those in the
+    /// queues and those on the lines.
+    pub fn frames_under_way(&self, rate: Rate) -> usize {
+        let of = |line: &LineConfig| {
+            let bits = wire_bits(ethernet::MIN) as f64;
+            let rate = rate.bits().min(line.bits_per_second) as f64;
+            let on_line = rate * line.delay.as_secs_f64() / bits * (1.0 + line.duplication);
+            let queued = match line.queue {
+                Queue::Frames(frames) => frames as f64,
+                Queue::Bytes(bytes) => bytes as f64 / ethernet::MIN as f64,
+            };
+            on_line + queued + f64::from(line.overtakers)
+        };
+        // The tester makes frames in bursts, and each line has one more on its way into it.
+        (2.0 * of(&self.line) + of(&self.between)) as usize + 2 * BURST
     }
 }
 

@@ -98,6 +98,8 @@ pub(crate) struct Source {
     ended: bool,
     /// There was no frame to be had.
     starved: bool,
+    /// The same, at any time of the trial.
+    pub(crate) was_starved: bool,
     /// The place in the loop of the first frame that is pending.
     index: usize,
     pub(crate) packets: u64,
@@ -115,6 +117,7 @@ impl Source {
             pending: Burst::new(),
             ended: true,
             starved: false,
+            was_starved: false,
             index: 0,
             packets: 0,
             bytes: 0,
@@ -184,6 +187,7 @@ impl Source {
                 .unwrap_or_else(PoisonError::into_inner)
                 .claim(now, end, free.min(BURST));
         self.starved = free == 0 && claim.is_more_due;
+        self.was_starved |= self.starved;
         self.ended = claim.is_last;
         self.index = claim.index;
         let mut index = claim.index;

@@ -32,7 +32,7 @@ pub trait Testbed {
     /// If the port is gone for good.
     fn send(&mut self, port: usize, burst: &mut Burst) -> Result<usize, Error>;
 
-    /// Adds frames that have arrived to `arrivals`, a bounded number of each port.
+    /// Adds frames that have arrived to `arrivals`: of real ports a bounded number.
     ///
     /// # Errors
     /// As [`Testbed::send`].
@@ -42,8 +42,9 @@ pub trait Testbed {
     /// is left to itself, because frames have to be received meanwhile.
     fn wait(&mut self, until: Instant);
 
-    /// True if it is certain that nothing more arrives, unless something is sent.
-    fn is_quiet(&self) -> bool;
+    /// True if it is certain that no frame is under way and that nothing in the network acts by
+    /// itself up to `until`, so that nothing arrives by then unless something is sent.
+    fn is_quiet(&mut self, until: Instant) -> bool;
 
     /// The counters of a port.
     fn counters(&self, port: usize) -> Counters;
@@ -73,8 +74,8 @@ impl<B: Testbed + ?Sized> Testbed for Box<B> {
         (**self).wait(until);
     }
 
-    fn is_quiet(&self) -> bool {
-        (**self).is_quiet()
+    fn is_quiet(&mut self, until: Instant) -> bool {
+        (**self).is_quiet(until)
     }
 
     fn counters(&self, port: usize) -> Counters {
@@ -129,7 +130,7 @@ impl<P: Port> Testbed for Ports<P> {
     fn send(&mut self, port: usize, burst: &mut Burst) -> Result<usize, Error> {
         self.ports[port][0]
             .send(burst)
-            .map_err(|error| Error::Port { port, error })
+            .map_err(|error| Error::port(port, error))
     }
 
     fn receive(&mut self, arrivals: &mut Vec<Arrival>) -> Result<(), Error> {
@@ -139,7 +140,7 @@ impl<P: Port> Testbed for Ports<P> {
                 // CPU meanwhile would seem to be overtaken by itself.
                 for _ in 0..BURSTS_MAX {
                     let received = queue.receive(&mut self.burst, BURST);
-                    let received = received.map_err(|error| Error::Port { port, error })?;
+                    let received = received.map_err(|error| Error::port(port, error))?;
                     if received == 0 {
                         break;
                     }
@@ -162,7 +163,7 @@ impl<P: Port> Testbed for Ports<P> {
         std::hint::spin_loop();
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_quiet(&mut self, _until: Instant) -> bool {
         false
     }
 
@@ -322,8 +323,14 @@ impl<N: Network> Testbed for Virtual<N> {
         self.0.simulation_mut().run_until(until);
     }
 
-    fn is_quiet(&self) -> bool {
-        self.node().arrived.is_empty() && self.0.simulation().next_arrival().is_none()
+    fn is_quiet(&mut self, until: Instant) -> bool {
+        let simulation = self.0.simulation();
+        if !self.node().arrived.is_empty() || simulation.next_arrival().is_some() {
+            return false;
+        }
+        // A node may hold frames, which it sends when it acts next.
+        let next = self.0.simulation_mut().next_event();
+        next.is_none_or(|at| at > until)
     }
 
     fn counters(&self, port: usize) -> Counters {

@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tare_port::{Counters, Layout, Pool, BURST, HEADROOM};
+use tare_port::{Counters, Pool, BURST};
 use tare_sim::Instant;
 
+use crate::error::SENDERS_MAX;
 use crate::ledger::Ledger;
+use crate::options::{check_lengths, fits, make_pool, Options};
 use crate::receiver::Receiver;
 use crate::schedule::{time_of, wire_bits};
 use crate::senders::{Job, OpenPorts, Senders};
@@ -23,66 +25,6 @@ const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Loops between two calls of the function that reports progress and may stop the trial.
 const LOOPS_PER_PULSE: u32 = 1024;
-
-/// Settings of a tester.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Sent and forgotten before the first trial.
-    pub warm_up: Option<Load>,
-    /// Sent and forgotten before each trial.
-    pub warm_up_each: Option<Load>,
-    /// The share of the load that may be missing before a trial is invalid.
-    pub tolerance: f64,
-    /// The number of times that a trial is repeated after it was invalid.
-    pub invalid_retries: u32,
-    /// The wait for what else may come, once all has arrived.
-    pub quiet: Duration,
-    /// The time without any arrival after which what is missing is given up.
-    pub patience: Duration,
-    /// The longest wait after sending.
-    pub drain_max: Duration,
-    /// By how many frames the generator may catch up at once when it was held up.
-    pub catch_up: u32,
-    /// Sequences within which duplicates and late packets are told apart: one bit each.
-    pub window: usize,
-    /// Frames that may be under way at a time.
-    pub frames: usize,
-    /// The interfaces of the ports, by port, where frames can be too long for them.
-    pub links: Vec<Link>,
-    /// The number of the first trial. Different for two runs in a row, leftovers of the first are
-    /// known in the second.
-    pub first_trial: u16,
-}
-
-/// The interface of a port, as far as it limits frames.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// The name of the interface.
-    pub name: String,
-    /// The largest payload of its frames, in bytes.
-    pub mtu: usize,
-}
-
-impl Default for Options {
-    /// No warm-up, 0.5 % tolerance, three retries, a window of 2²⁴ sequences (2 MiB a stream) and
-    /// 2¹⁴ frames.
-    fn default() -> Options {
-        Options {
-            warm_up: None,
-            warm_up_each: None,
-            tolerance: 0.005,
-            invalid_retries: 3,
-            quiet: Duration::from_millis(20),
-            patience: Duration::from_millis(250),
-            drain_max: Duration::from_secs(2),
-            catch_up: 256,
-            window: (1 << 24) - 64,
-            frames: 1 << 14,
-            links: Vec::new(),
-            first_trial: 0,
-        }
-    }
-}
 
 /// The progress of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,7 +65,7 @@ impl<B: Testbed> Tester<B> {
     /// On a stream on a port that the testbed does not have.
     pub fn new(testbed: B, streams: Vec<Stream>, options: Options) -> Result<Tester<B>, Error> {
         check_lengths(&streams, &options.links)?;
-        let pool = pool(&streams, options.frames)?;
+        let pool = make_pool(&streams, options.frames)?;
         Ok(Tester::assemble(testbed, streams, options, pool))
     }
 
@@ -176,18 +118,18 @@ impl<B: Testbed> Tester<B> {
     /// testbed's. What is received is received by the testbed.
     ///
     /// # Errors
-    /// The error of `open`, and [`Error::StreamCount`] if a stamp cannot tell so many streams and
+    /// The error of `open`, and [`Error::ThreadCount`] if a stamp cannot tell so many streams and
     /// threads apart.
     ///
     /// # Panics
     /// In virtual time.
     pub fn add_sender(&mut self, open: OpenPorts) -> Result<(), Error> {
         assert!(self.testbed.is_real(), "threads in virtual time");
-        let count = self.streams.len() * (self.senders.len() + 2);
-        if count > 256 {
-            return Err(Error::StreamCount(count));
+        let (streams, threads) = (self.streams.len(), self.senders.len() + 2);
+        if streams * threads > SENDERS_MAX {
+            return Err(Error::ThreadCount { streams, threads });
         }
-        self.senders.add(self.streams.len(), open)?;
+        self.senders.add(streams, self.testbed.ports(), open)?;
         self.receiver.expect_thread();
         Ok(())
     }
@@ -215,13 +157,18 @@ impl<B: Testbed> Tester<B> {
             streams.iter().map(|s| (s.tx_port, s.rx_port)).collect()
         };
         assert_eq!(ports(&streams), ports(&self.streams), "the same ports");
-        check_lengths(&streams, &self.options.links)?;
+        self.check_streams(&streams)?;
         if !fits(&self.pool, &streams) {
-            self.pool = pool(&streams, self.options.frames)?;
+            self.pool = make_pool(&streams, self.options.frames)?;
         }
         self.receiver.expect(&streams);
         self.streams = streams.into();
         Ok(())
+    }
+
+    /// Refuses streams that the interfaces cannot send.
+    pub(crate) fn check_streams(&self, streams: &[Stream]) -> Result<(), Error> {
+        check_lengths(streams, &self.options.links)
     }
 
     /// The testbed.
@@ -240,6 +187,17 @@ impl<B: Testbed> Tester<B> {
     /// [`Error::Load`] on a load that no trial can be made of, [`Error::NotOffered`] when all
     /// attempts were invalid, [`Error::Interrupted`], and what the ports say.
     pub fn trial(&mut self, load: &Load) -> Result<Trial, Error> {
+        self.valid_trial(load).map_err(|error| match error {
+            Error::Port { port, error, .. } => Error::Port {
+                port,
+                interface: self.options.links.get(port).map(|link| link.name.clone()),
+                error,
+            },
+            error => error,
+        })
+    }
+
+    fn valid_trial(&mut self, load: &Load) -> Result<Trial, Error> {
         self.check(load)?;
         if !self.is_warm {
             if let Some(load) = self.options.warm_up {
@@ -260,13 +218,23 @@ impl<B: Testbed> Tester<B> {
                     trial.invalid = invalid;
                     return Ok(trial);
                 }
-                Some(reason) if invalid.len() >= self.options.invalid_retries as usize => {
+                Some(shortfall) if invalid.len() < self.options.invalid_retries as usize => {
+                    invalid.push(shortfall.reason)
+                }
+                Some(Shortfall { advice: None, .. }) => {
+                    trial.invalid = invalid;
+                    return Ok(trial);
+                }
+                Some(Shortfall {
+                    reason,
+                    advice: Some(advice),
+                }) => {
                     return Err(Error::NotOffered {
                         attempts: self.options.invalid_retries + 1,
                         reason,
+                        advice,
                     })
                 }
-                Some(reason) => invalid.push(reason),
             }
         }
     }
@@ -310,9 +278,7 @@ impl<B: Testbed> Tester<B> {
         let number = self.number;
         self.number = number.wrapping_add(1);
         let time = self.time(load);
-        let before: Vec<Counters> = (0..self.testbed.ports())
-            .map(|port| self.testbed.counters(port))
-            .collect();
+        let before = self.counters();
         let start = self.testbed.now();
         self.receiver.begin(number, start);
         let plan = |stream| {
@@ -341,11 +307,24 @@ impl<B: Testbed> Tester<B> {
         self.senders.start(&job);
         let sent = self.send(&job, &mut pulse);
         sent.and(self.senders.stop())?;
+        self.share_surplus();
         let on_time: Vec<u64> = (0..self.streams.len())
             .map(|stream| self.arrived(stream))
             .collect();
         self.drain(&pulse)?;
+        self.share_surplus();
         Ok(self.read(number, load, time, &before, &on_time))
+    }
+
+    /// The counters of all ports. What the ports of sending threads dropped is added here, as a
+    /// trial ends with their last count of it.
+    fn counters(&self) -> Vec<Counters> {
+        let ports = (0..self.testbed.ports()).map(|port| {
+            let mut counters = self.testbed.counters(port);
+            counters.tx_dropped += self.senders.dropped(port);
+            counters
+        });
+        ports.collect()
     }
 
     fn send(&mut self, job: &Job, pulse: &mut Pulse) -> Result<(), Error> {
@@ -431,21 +410,29 @@ impl<B: Testbed> Tester<B> {
         let mut loops = 0;
         loop {
             self.receive()?;
+            self.share_surplus();
             let now = self.testbed.now();
-            if self.testbed.is_quiet() || now >= deadline {
+            let all_here =
+                (0..self.streams.len()).all(|n| self.arrived(n) >= self.offered(n).packets);
+            let Options {
+                quiet,
+                patience,
+                drain_max,
+                ..
+            } = self.options;
+            let enough = match self.receiver.last {
+                _ if all_here => quiet,
+                None => drain_max,
+                Some(_) => patience.max(Duration::from_nanos(self.receiver.latency_max_ns) * 2),
+            };
+            let until = self.receiver.last.unwrap_or(stopped).max(stopped) + enough;
+            let is_over = if self.testbed.is_real() {
+                now >= until
+            } else {
+                self.testbed.is_quiet(until)
+            };
+            if is_over || now >= deadline {
                 return Ok(());
-            }
-            if self.testbed.is_real() {
-                let all_here =
-                    (0..self.streams.len()).all(|n| self.arrived(n) >= self.offered(n).packets);
-                let enough = if all_here {
-                    self.options.quiet
-                } else {
-                    self.options.patience
-                };
-                if now.since(self.receiver.last.max(stopped)) >= enough {
-                    return Ok(());
-                }
             }
             self.testbed.wait(now + Duration::from_micros(10));
             loops += 1;
@@ -453,6 +440,12 @@ impl<B: Testbed> Tester<B> {
                 self.pulse(pulse)?;
             }
         }
+    }
+
+    fn share_surplus(&mut self) {
+        let (sources, senders) = (&self.sources, &self.senders);
+        let sent = |stream| offered(sources, senders, stream).plain();
+        self.receiver.share_surplus(sent);
     }
 
     /// Packets of a stream that have arrived, each counted once.
@@ -463,20 +456,8 @@ impl<B: Testbed> Tester<B> {
         self.receiver.of(stream).map(Ledger::unique).sum::<u64>() + plain
     }
 
-    /// Packets of a stream that all threads have sent.
     fn offered(&self, stream: usize) -> Offered {
-        let source = &self.sources[stream];
-        let mut offered = Offered {
-            packets: source.packets,
-            bytes: source.bytes,
-            stamped: source.stamped,
-        };
-        for counts in self.senders.counts(stream) {
-            offered.packets += counts.packets();
-            offered.bytes += counts.bytes();
-            offered.stamped += counts.stamped();
-        }
-        offered
+        offered(&self.sources, &self.senders, stream)
     }
 
     fn read(
@@ -487,9 +468,7 @@ impl<B: Testbed> Tester<B> {
         before: &[Counters],
         on_time: &[u64],
     ) -> Trial {
-        let counters: Vec<Counters> = (0..self.testbed.ports())
-            .map(|port| self.testbed.counters(port))
-            .collect();
+        let counters = self.counters();
         let since = |port: usize, field: fn(&Counters) -> u64| {
             field(&counters[port]).saturating_sub(field(&before[port]))
         };
@@ -508,9 +487,7 @@ impl<B: Testbed> Tester<B> {
             // Copies of a long one in place of a short one that was lost would still be more than
             // was sent.
             let counted = plain.packets.min(source.plain());
-            let plain_bytes = (u128::from(plain.bytes) * u128::from(counted))
-                .checked_div(u128::from(plain.packets))
-                .unwrap_or(0) as u64;
+            let plain_bytes = plain.bytes_of(counted);
             StreamRecord {
                 name: stream.name.clone(),
                 tx_packets: source.packets,
@@ -571,7 +548,7 @@ impl<B: Testbed> Tester<B> {
     }
 
     /// The reason why a trial is invalid, if it is.
-    fn shortfall(&self, load: &Load, trial: &Trial) -> Option<String> {
+    fn shortfall(&self, load: &Load, trial: &Trial) -> Option<Shortfall> {
         let tolerance = self.options.tolerance;
         for (n, stream) in self.streams.iter().enumerate() {
             let source = self.offered(n);
@@ -579,10 +556,13 @@ impl<B: Testbed> Tester<B> {
             let port = &trial.ports[stream.tx_port];
             if port.egress_drop as f64 > tolerance * source.packets as f64 {
                 let dropped = port.egress_drop;
-                return Some(format!(
-                    "{name}: the sending interface dropped {dropped} of {} packets",
-                    source.packets
-                ));
+                return Some(Shortfall {
+                    reason: format!(
+                        "{name}: the sending interface dropped {dropped} of {} packets",
+                        source.packets
+                    ),
+                    advice: Some(TOO_SLOW),
+                });
             }
             let asked = match load.length {
                 Length::Time(time) => time.as_secs_f64() * load.rate.bits() as f64,
@@ -599,17 +579,77 @@ impl<B: Testbed> Tester<B> {
             if offered + longest as f64 <= asked * (1.0 - tolerance) {
                 let seconds = trial.duration.as_secs_f64();
                 let rate = Rate::from_f64(offered / seconds);
-                return Some(format!("{name}: {rate} offered of {} asked", load.rate));
+                let reason = format!("{name}: {rate} offered of {} asked", load.rate);
+                return Some(self.held_up(n, reason));
             }
             let slipped = self.sources[n].plan(Plan::slipped).unwrap_or_default();
             if slipped.as_secs_f64() > tolerance * trial.duration.as_secs_f64()
                 && matches!(load.length, Length::Frames(_))
             {
-                return Some(format!("{name}: the burst was held up for {slipped:?}"));
+                let reason = format!("{name}: the burst was held up for {slipped:?}");
+                return Some(self.held_up(n, reason));
             }
         }
-        None
+        // Few enough to offer the load, but they may be all that was lost, and are no loss of the
+        // network. An interface that always drops some, such as a veth pair whose other end is
+        // full, has its limit there.
+        let ports = trial.ports.iter().enumerate();
+        let mut ports = ports.filter(|(_, port)| port.egress_drop > 0);
+        ports.find_map(|(n, port)| {
+            let mine = self.streams.iter().zip(&trial.streams);
+            let mine = mine.filter(|(stream, _)| stream.tx_port == n);
+            let lost: u64 = mine.clone().map(|(_, record)| record.lost).sum();
+            let (stream, _) = mine.clone().next()?;
+            (1..=port.egress_drop).contains(&lost).then(|| Shortfall {
+                reason: format!(
+                    "{}: {lost} packets lost, {} dropped by the sending interface",
+                    stream.name, port.egress_drop
+                ),
+                advice: None,
+            })
+        })
     }
+
+    /// Why a stream was late: for want of frames, or of time.
+    fn held_up(&self, stream: usize, reason: String) -> Shortfall {
+        if !self.sources[stream].was_starved {
+            return Shortfall {
+                reason,
+                advice: Some(TOO_SLOW),
+            };
+        }
+        let frames = self.pool.slots();
+        Shortfall {
+            reason: format!("{reason}, because all {frames} frames were under way"),
+            advice: Some("lower the rate, or the delay and the queues on the path"),
+        }
+    }
+}
+
+/// The reason why a trial is invalid.
+struct Shortfall {
+    reason: String,
+    /// What to do; `None` if the trial counts after all where repeating it is of no use.
+    advice: Option<&'static str>,
+}
+
+/// The advice for a machine that does not keep up.
+const TOO_SLOW: &str = "lower the rate, or make trials longer (-D) so that a pause weighs less, or give the tester a core of its own (--cpu), or more threads (--threads)";
+
+/// The packets of a stream that all threads have sent.
+fn offered(sources: &[Source], senders: &Senders, stream: usize) -> Offered {
+    let source = &sources[stream];
+    let mut offered = Offered {
+        packets: source.packets,
+        bytes: source.bytes,
+        stamped: source.stamped,
+    };
+    for counts in senders.counts(stream) {
+        offered.packets += counts.packets();
+        offered.bytes += counts.bytes();
+        offered.stamped += counts.stamped();
+    }
+    offered
 }
 
 /// Packets of a stream that were sent.
@@ -627,42 +667,6 @@ impl Offered {
 
 fn wire_overhead() -> f64 {
     crate::schedule::OVERHEAD as f64
-}
-
-/// Refuses frames that are longer than what their interfaces send.
-fn check_lengths(streams: &[Stream], links: &[Link]) -> Result<(), Error> {
-    for stream in streams {
-        let Some(link) = links.get(stream.tx_port) else {
-            continue;
-        };
-        if let Some((frame, length)) = stream.longer_than(link.mtu) {
-            return Err(Error::OverMtu {
-                stream: stream.name.clone(),
-                frame,
-                length,
-                interface: link.name.clone(),
-                mtu: link.mtu,
-            });
-        }
-    }
-    Ok(())
-}
-
-fn pool(streams: &[Stream], frames: usize) -> Result<Pool, Error> {
-    let capacity = capacity(streams).min(usize::from(u16::MAX));
-    Pool::new(frames, capacity, Layout::Spread).map_err(Error::Memory)
-}
-
-fn fits(pool: &Pool, streams: &[Stream]) -> bool {
-    pool.capacity() >= capacity(streams)
-}
-
-/// The capacity that a slot needs for the longest frame: what a pool keeps in front of each is
-/// within the last number.
-fn capacity(streams: &[Stream]) -> usize {
-    let templates = streams.iter().flat_map(|stream| &stream.templates);
-    let longest = templates.map(|template| template.bytes.len()).max();
-    HEADROOM + longest.unwrap_or(0) + 64
 }
 
 impl<B: fmt::Debug> fmt::Debug for Tester<B> {

@@ -141,6 +141,13 @@ impl Trial {
         self.lost() == 0
     }
 
+    /// The rate that arrived, of the stream on which the least did.
+    pub fn forwarded(&self) -> Rate {
+        let received = |s: &StreamRecord| self.gbps(s.rx_packets, s.rx_bytes) * 1e9;
+        let rates = self.streams.iter().map(|s| Rate::from_f64(received(s)));
+        rates.min().unwrap_or_default()
+    }
+
     /// Packets that arrived on all streams after sending had ended.
     pub fn drained(&self) -> u64 {
         self.streams.iter().map(|stream| stream.drained).sum()

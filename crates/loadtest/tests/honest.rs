@@ -2,13 +2,17 @@
 
 mod network;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use network::{looped, one_way, quick, tester, udp4, udp6};
 use proptest::prelude::*;
-use tare_loadtest::{report, Error, Length, Link, Load, Options, Rate, Tester, Trial};
+use tare_loadtest::{
+    pair, report, Error, Length, Link, Load, Options, Rate, StreamConfig, Tester, TesterPorts,
+    Trial, Virtual,
+};
 use tare_port::Frame;
-use tare_sim::{Instant, LineConfig, Queue};
+use tare_sim::{Instant, LineConfig, Node, Outbox, Queue, Testbed};
 
 const GIGA: u64 = 1_000_000_000;
 
@@ -272,6 +276,78 @@ fn copies_of_long_unstamped_frames_in_place_of_short_ones_are_no_more_bytes_than
 }
 
 #[test]
+fn streams_with_the_same_unstamped_frames_share_what_arrives() {
+    let other = |kind| {
+        let mut frame = vec![0x55; 60];
+        frame[12..15].copy_from_slice(&[0x88, 0xb5, kind]);
+        frame
+    };
+    let config = |name: &str, frames: &[Vec<u8>]| StreamConfig {
+        name: name.into(),
+        rx: name.into(),
+        port: 0,
+        frames: frames.to_vec(),
+    };
+    for lost in [0, 1, 40] {
+        // The second stream's frames are some of the first one's.
+        let both = [config("a", &[other(1), other(2)]), config("b", &[other(1)])];
+        let mut dropped = 0;
+        let testbed = looped(&LineConfig::new(GIGA), move |_: &mut Frame| {
+            dropped += 1;
+            dropped > lost
+        });
+        let mut tester = Tester::new(testbed, pair(&both).unwrap(), quick()).unwrap();
+        let load = Load {
+            rate: rate(0.3),
+            length: Length::Frames(100),
+        };
+        let trial = tester.trial(&load).unwrap();
+        assert_adds_up(&trial);
+        assert_eq!(trial.lost(), lost, "{trial:?}");
+        assert!(trial.streams.iter().all(|stream| stream.surplus == 0));
+    }
+}
+
+#[test]
+fn what_a_device_sends_later_by_itself_arrives_before_a_trial_ends() {
+    /// Sends each frame back after a time.
+    struct Store(VecDeque<(Instant, Frame)>);
+
+    const HELD: Duration = Duration::from_micros(5);
+
+    impl Node for Store {
+        type Message = Frame;
+
+        fn receive(&mut self, now: Instant, _: usize, frame: Frame, _: &mut Outbox<Frame>) {
+            self.0.push_back((now + HELD, frame));
+        }
+
+        fn next_deadline(&self) -> Instant {
+            self.0.front().map_or(Instant::NEVER, |(at, _)| *at)
+        }
+
+        fn tick(&mut self, now: Instant, out: &mut Outbox<Frame>) {
+            while self.0.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, frame) = self.0.pop_front().unwrap();
+                out.send(0, frame);
+            }
+        }
+    }
+
+    let mut simulation = Testbed::new(0);
+    let ports = simulation.add(TesterPorts::new(0..1));
+    let store = simulation.add(Store(VecDeque::new()));
+    simulation.connect(ports, store, &LineConfig::IDEAL);
+    let testbed = Virtual::new((simulation, ports));
+    let mut tester = Tester::new(testbed, one_way(&[udp4(60, 1)]), quick()).unwrap();
+    let trial = tester.trial(&Load::new(rate(0.5), ms(1))).unwrap();
+    assert_adds_up(&trial);
+    assert_eq!(trial.lost(), 0);
+    assert_eq!(trial.streams[0].latency.unwrap().min_ns, 5_000);
+    assert!(trial.drained() > 0);
+}
+
+#[test]
 fn a_generator_that_cannot_offer_the_load_makes_the_trial_invalid() {
     // Too few frames for what is under way: at 1 Gb/s and 10 ms there are 14,880.
     let config = LineConfig {
@@ -288,11 +364,12 @@ fn a_generator_that_cannot_offer_the_load_makes_the_trial_invalid() {
         Err(Error::NotOffered {
             attempts: 3,
             reason,
+            advice,
         }) => {
-            assert!(
-                reason.contains("offered of 0.900000 Gb/s asked"),
-                "{reason}"
-            );
+            let expected = "offered of 0.900000 Gb/s asked, because all 1000 frames were under way";
+            assert!(reason.contains(expected), "{reason}");
+            assert!(advice.contains("lower the rate"), "{advice}");
+            assert!(!advice.contains("--cpu"), "{advice}");
         }
         other => panic!("{other:?}"),
     }

@@ -2,15 +2,18 @@
 
 mod network;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
-use network::{both_ways, looped, one_way, quick, udp4};
+use network::{both_ways, looped, one_way, quick, udp4, udp6};
 use proptest::prelude::*;
 use tare_loadtest::mlr::{Goal, Search};
+use tare_loadtest::rfc2544::{self, Progress, SizeReport};
 use tare_loadtest::simulate::{self, Overhead, Simulation};
 use tare_loadtest::{
-    report, rfc2544, Bisection, Limit, Load, Network, Options, Rate, Stream, Testbed, Tester,
-    Virtual,
+    pair, report, Bisection, Consistency, Error, Limit, Link, Load, Network, Options, Rate, Stream,
+    StreamConfig, Testbed, Tester, Virtual,
 };
 use tare_port::Frame;
 use tare_sim::{LineConfig, Queue};
@@ -218,6 +221,103 @@ fn ndr_and_pdr_of_a_line_are_found_by_trials() {
     }
 }
 
+/// The number of trials, and the report of each size.
+fn benchmarks<B: Testbed>(
+    tester: &mut Tester<B>,
+    config: &rfc2544::Config,
+) -> (usize, Result<Vec<SizeReport>, Error>) {
+    let (mut trials, mut reports) = (0, Vec::new());
+    let done = rfc2544::run(tester, config, &mut |progress| match progress {
+        Progress::Trial { .. } => trials += 1,
+        Progress::Size(report) => reports.push(report.clone()),
+    });
+    (trials, done.map(|()| reports))
+}
+
+#[test]
+fn sizes_that_cannot_be_sent_are_refused_before_the_first_trial() {
+    let tester = |frame| {
+        let link = Link {
+            name: "eth1".into(),
+            mtu: 1500,
+        };
+        let options = Options {
+            links: vec![link],
+            ..quick()
+        };
+        let testbed = looped(&LineConfig::new(GIGA), |_: &mut Frame| true);
+        Tester::new(testbed, one_way(&[frame]), options).unwrap()
+    };
+    let config = |sizes: &[usize]| rfc2544::Config {
+        sizes: sizes.to_vec(),
+        duration: ms(1),
+        ..rfc2544::Config::new(Rate::from_bits(GIGA))
+    };
+    for (frame, sizes, expected) in [
+        (udp4(60, 1), [64, 9018], "eth1 has an MTU of 1500"),
+        (udp6(80, 1), [1518, 64], "its headers do not fit"),
+    ] {
+        let mut tester = tester(frame);
+        let (trials, reports) = benchmarks(&mut tester, &config(&sizes));
+        let error = reports.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(trials, 0);
+    }
+}
+
+#[test]
+fn sizes_that_are_done_are_reported_whatever_comes_later_and_say_what_has_no_stamp() {
+    // TCP has no room for a stamp in the shortest frame.
+    let mut tcp = udp4(200, 1);
+    (tcp[23], tcp[46]) = (6, 0x50);
+    let testbed = looped(&LineConfig::new(GIGA), |_: &mut Frame| true);
+    let mut tester = Tester::new(testbed, one_way(&[tcp]), quick()).unwrap();
+    let config = rfc2544::Config {
+        sizes: vec![64, 128, 256],
+        duration: ms(10),
+        latency_trials: 1,
+        burst_max: ms(1),
+        burst_trials: 1,
+        ..rfc2544::Config::new(Rate::from_bits(GIGA))
+    };
+    let reports = Rc::new(RefCell::new(Vec::new()));
+    let done = Rc::clone(&reports);
+    tester.on_pulse(move |_| done.borrow().len() < 2);
+    let result = rfc2544::run(&mut tester, &config, &mut |progress| {
+        if let Progress::Size(report) = progress {
+            let report = (report.frame_bytes, report.frames_without_stamp);
+            reports.borrow_mut().push(report);
+        }
+    });
+    assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
+    assert_eq!(*reports.borrow(), [(64, 1), (128, 0)]);
+    assert_eq!(tester.streams()[0].longest(), 200);
+}
+
+/// The limits of two streams, one of which is lower: a rate passes where both do.
+#[test]
+fn a_stream_with_a_higher_limit_is_no_contradiction() {
+    let stream = |name: &str, rx: &str, port, size| StreamConfig {
+        name: name.into(),
+        rx: rx.into(),
+        port,
+        frames: vec![udp4(size, 1)],
+    };
+    let streams = [stream("a", "b", 0, 60), stream("b", "a", 1, 128)];
+    let mut tester = gateways(pair(&streams).unwrap(), &Simulation::new(GIGA));
+    let mut search = Bisection::new(Rate::from_bits(GIGA), Rate::from_bits(1_000_000), 0);
+    let mut consistency = Consistency::default();
+    while let Some(rate) = search.next_rate() {
+        let trial = tester.trial(&Load::new(rate, ms(200))).unwrap();
+        assert!(trial.forwarded() <= rate || trial.is_lossless());
+        consistency.record(rate, trial.forwarded(), trial.is_lossless());
+        search.record(trial.is_lossless());
+        assert_eq!(consistency.doubt(search.limit()), None);
+    }
+    let limit = search.limit().passed.gbps();
+    assert!((0.608..0.615).contains(&limit), "{limit}");
+}
+
 #[test]
 fn the_benchmarks_of_rfc_2544_measure_a_known_line() {
     let line = LineConfig {
@@ -239,8 +339,8 @@ fn the_benchmarks_of_rfc_2544_measure_a_known_line() {
         burst_trials: 2,
         ..rfc2544::Config::new(Rate::from_bits(GIGA))
     };
-    let mut trials = 0;
-    let reports = rfc2544::run(&mut tester, &config, &mut |_, _, _| trials += 1).unwrap();
+    let (trials, reports) = benchmarks(&mut tester, &config);
+    let reports = reports.unwrap();
     assert!(trials > 30);
     for report in &reports {
         let bits = (report.frame_bytes + 20) as f64 * 8.0;

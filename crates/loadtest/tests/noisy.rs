@@ -59,13 +59,17 @@ fn second(rate: Rate) -> Load {
     Load::new(rate, Duration::from_secs(1))
 }
 
+fn forwarded(load: Rate, loss: f64) -> Rate {
+    Rate::from_f64(load.bits() as f64 * (1.0 - loss))
+}
+
 /// The seed's search, and whether it is found to be in doubt.
 fn bisect(device: &mut Device, retries: u32, watch: bool) -> (Limit, bool) {
     let mut search = Bisection::new(MAX, Rate::from_bits(GIGA / 10), retries);
     let mut consistency = Consistency::default();
     while let Some(rate) = search.next_rate() {
         let loss = device.trial(&second(rate));
-        consistency.record(rate, loss);
+        consistency.record(rate, forwarded(rate, loss), loss == 0.0);
         search.record(loss == 0.0);
         if watch && consistency.doubt(search.limit()).is_some() {
             return (search.limit(), true);
@@ -73,7 +77,8 @@ fn bisect(device: &mut Device, retries: u32, watch: bool) -> (Limit, bool) {
     }
     let limit = search.limit();
     if let (true, Some(rate)) = (watch, consistency.probe(limit, MAX)) {
-        consistency.record(rate, device.trial(&second(rate)));
+        let loss = device.trial(&second(rate));
+        consistency.record(rate, forwarded(rate, loss), loss == 0.0);
     }
     (limit, consistency.doubt(limit).is_some())
 }

@@ -33,6 +33,7 @@ fn troubled() -> Trial {
         ports: vec![PortRecord {
             stray: 4,
             foreign: 1,
+            egress_drop: 5,
             ..PortRecord::default()
         }],
     }
@@ -96,6 +97,7 @@ Invalid result: node1: 0.500000 Gb/s offered of 0.625000 Gb/s asked.
     RX 907731 packets (0.907731 MPPS), 54463860 bytes (0.609995 Gbps)
     Loss: 27 ingress drop + 22300 packets lost (2.400603%)
     Also: 3 duplicates, 2 reordered
+  Dropped by sending interfaces: 5 packets
   Not counted: 4 of an earlier trial, 1 foreign
 ";
     assert_eq!(report::trial(&troubled(), true), expected);

@@ -89,6 +89,35 @@ fn a_frame_over_the_mtu_is_named_with_its_size_and_what_to_do() {
 }
 
 #[test]
+fn rfc_2544_sends_sizes_that_are_longer_than_the_captured_frames() {
+    if !namespaces_or_not_tested() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let one = capture(folder.path(), "one.pcap", &[60]);
+    let tare = env!("CARGO_BIN_EXE_tare");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    // With such frames an AF_XDP port has one of the two queues, and loses what comes on the other.
+    for (mtu, size, threads, port) in [(9000, 9018, cpus.min(2), "packet"), (3000, 2500, 1, "auto")]
+    {
+        let benchmarks = format!(
+            "ip link set near0 mtu {mtu}; ip link set far0 mtu {mtu}
+            {tare} loadtest rfc2544 --port {port} --threads {threads} \
+                --sizes {size} -b 20e6 -p 20e6 -D 0.1 --warm-up 0 \
+                --latency-trials 1 --burst 0.02 --burst-trials 1 --json {one} a b near0 {one} b a far0"
+        );
+        // A busy machine may keep the tester from sending in time, or lose what arrives meanwhile.
+        let mut outputs = (0..20).map(|_| over_a_cable(&benchmarks));
+        let passes = |output: &Output| output.status.code() == Some(0);
+        let output = outputs.find(passes).expect("an attempt without loss");
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let throughput = &json["sizes"][0]["throughput"];
+        assert_eq!(throughput["passed_bits_per_second"], 20_000_000, "{json}");
+        assert_eq!(json["sizes"][0]["frames_without_stamp"], 0);
+    }
+}
+
+#[test]
 fn an_interface_without_a_carrier_is_waited_for_and_one_that_is_down_is_not() {
     if !namespaces_or_not_tested() {
         return;

@@ -118,6 +118,48 @@ fn a_newcomer_needs_no_capture_and_no_root() {
 }
 
 #[test]
+fn streams_with_different_limits_are_searched_by_bisection() {
+    let folder = tempfile::tempdir().unwrap();
+    let short = capture(folder.path(), "a60.pcap", &[60]);
+    let long = capture(folder.path(), "b128.pcap", &[128]);
+    let output = run(&[
+        "find-limit",
+        "--simulate=queue=16",
+        "-b",
+        "1e9",
+        "-D",
+        "0.1",
+        "-r",
+        "0",
+        "--json",
+        &short,
+        "node1",
+        "node2",
+        "x",
+        &long,
+        "node2",
+        "node1",
+        "y",
+    ]);
+    assert_exit(&output, 0);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["algorithm"], "bisect", "{}", json["why"]);
+    let passed = json["limit"]["passed_bits_per_second"].as_u64().unwrap();
+    assert!(passed.abs_diff(608_695_652) <= 1_000_000, "{passed}");
+}
+
+#[test]
+fn a_simulated_network_with_a_long_delay_has_frames_for_all_that_is_under_way() {
+    // At 0.6 Gb/s and 20 ms there are 36,000 packets on the way.
+    let arguments = "find-limit --simulate=delay=0.02,queue=16 -b 1e9 -D 0.1 -p 10e6 -r 0 --json";
+    let output = run(&arguments.split(' ').collect::<Vec<_>>());
+    assert_exit(&output, 0);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let passed = json["limit"]["passed_bits_per_second"].as_u64().unwrap();
+    assert_eq!(passed, 600_000_000);
+}
+
+#[test]
 fn mlrsearch_finds_both_rates_between_bounds() {
     let output = find_limit_simulated("--algorithm mlr --width 0.002");
     assert_exit(&output, 0);
@@ -250,10 +292,16 @@ fn the_benchmarks_of_rfc_2544_are_run_for_each_size() {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let sizes = json["sizes"].as_array().unwrap();
     assert_eq!(sizes.len(), 2);
+    let trials = json["trials"].as_array().unwrap();
+    assert_eq!(json["trial_count"], trials.len());
+    assert_eq!(trials[0]["frame_bytes"], 64);
+    assert_eq!(trials[0]["benchmark"], "throughput");
+    assert_eq!(trials[0]["streams"][0]["lost"], 0);
     for size in sizes {
         // Without overhead, the lines carry the whole rate.
         assert_eq!(size["throughput"]["passed_bits_per_second"], 1_000_000_000);
         assert_eq!(size["throughput"]["failed_bits_per_second"], Value::Null);
+        assert_eq!(size["frames_without_stamp"], 0);
         assert_eq!(size["frame_loss"][0]["loss_percent"], 0.0);
         assert_eq!(
             size["back_to_back"]["mean_frames"],
@@ -356,7 +404,11 @@ fn wrong_usage_is_one_line_that_says_what_was_expected() {
         (&["transient", "--simulate", "-p", "steps"], "--rates"),
         (
             &["rfc2544", "--simulate", "--sizes", "10"],
-            "10 is not in 64",
+            "found \"10\", expected 64 to 9018 bytes",
+        ),
+        (
+            &["find-limit", "--simulate", "--csv", "/nowhere/trials.csv"],
+            "/nowhere/trials.csv: No such file",
         ),
     ];
     for (arguments, expected) in cases {

@@ -1,7 +1,11 @@
 //! A tester that reports its trials.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::Context as _;
 use serde_json::{json, Value};
 use tare_loadtest::{report, Load, Options, Rate, Testbed, Tester, Trial};
 
@@ -19,21 +23,25 @@ pub(super) struct Bench {
     command: &'static str,
     pub(super) tester: Tester<Box<dyn Testbed>>,
     pub(super) notice: Notice,
-    pub(super) trials: Vec<Trial>,
+    trials: Vec<Trial>,
+    table: Option<Table>,
     is_simulated: bool,
     with_latency: bool,
     is_json: bool,
 }
 
 impl Bench {
-    /// For loads up to `max`, in about `expected` trials, by the command of this name.
+    /// For loads up to `max` in frames of up to `longest` bytes or those of the captures, in about
+    /// `expected` trials, by the command of this name. Each trial is added to `table`.
     pub(super) fn new(
         command: &'static str,
         setup: &Setup,
         max: Rate,
+        longest: usize,
         expected: u64,
+        table: Option<Table>,
     ) -> anyhow::Result<Bench> {
-        let ready = setup.ready()?;
+        let ready = setup.ready(max, longest)?;
         let is_simulated = setup.simulate.is_some();
         let default = if is_simulated {
             Duration::ZERO
@@ -50,6 +58,7 @@ impl Bench {
             warm_up: has_warm_up.then_some(warm_up),
             first_trial: if is_simulated { 0 } else { first_trial },
             links: ready.links,
+            frames: ready.frames,
             ..Options::default()
         };
         if let Some(unstamped) = report::unstamped(&ready.streams) {
@@ -69,6 +78,7 @@ impl Bench {
             tester,
             notice,
             trials: Vec::new(),
+            table,
             is_simulated,
             with_latency: setup.latency,
             is_json: setup.json,
@@ -104,6 +114,9 @@ impl Bench {
             }
         };
         self.say(&report::trial(&trial, self.with_latency))?;
+        if let Some(table) = &mut self.table {
+            table.add(&trial)?;
+        }
         self.trials.push(trial);
         Ok(&self.trials[self.trials.len() - 1])
     }
@@ -143,5 +156,32 @@ fn warm_up_seconds(load: &Load) -> f64 {
     match load.length {
         tare_loadtest::Length::Time(time) => time.as_secs_f64(),
         tare_loadtest::Length::Frames(_) => 0.0,
+    }
+}
+
+/// A file of trials as CSV. It is made before the first trial, so that a path that cannot be
+/// written costs no measurement.
+pub(super) struct Table {
+    file: File,
+    name: String,
+    rows: fn(&Trial) -> String,
+}
+
+impl Table {
+    /// Makes the file, with this header and these rows of each trial.
+    pub(super) fn create(
+        path: &Path,
+        header: &str,
+        rows: fn(&Trial) -> String,
+    ) -> anyhow::Result<Table> {
+        let name = path.display().to_string();
+        let mut file = File::create(path).with_context(|| name.clone())?;
+        writeln!(file, "{header}").with_context(|| name.clone())?;
+        Ok(Table { file, name, rows })
+    }
+
+    fn add(&mut self, trial: &Trial) -> anyhow::Result<()> {
+        let written = self.file.write_all((self.rows)(trial).as_bytes());
+        written.with_context(|| self.name.clone())
     }
 }

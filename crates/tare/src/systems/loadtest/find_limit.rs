@@ -1,6 +1,5 @@
 //! `tare loadtest find-limit`: the highest rate at which nothing is lost.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use serde_json::json;
 use tare_loadtest::mlr::{Goal, GoalResult, Search};
 use tare_loadtest::{report, Bisection, Consistency, Doubt, Load, Rate};
 
-use super::bench::Bench;
+use super::bench::{Bench, Table};
 use super::setup::Setup;
 use super::{value, FAILED};
 use crate::terminal;
@@ -64,7 +63,7 @@ pub(crate) struct Args {
     /// With mlr: the largest distance of the bounds, relative to the upper one
     #[arg(long, value_name = "RATIO", default_value = "0.005", value_parser = value::share)]
     width: f64,
-    /// Write each trial to this file as CSV
+    /// Write each trial to this file as CSV, as soon as it is over
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     #[command(flatten)]
@@ -94,27 +93,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Algorithm::Mlr => {
             let mut search = mlr(args, HALF)?;
-            let mut bench =
-                Bench::new("find-limit", &args.setup, args.bitrate, MLR_TRIALS_EXPECTED)?;
-            run_mlr(args, &mut bench, &mut search, "asked for (--algorithm mlr)")
+            let mut bench = bench(args, MLR_TRIALS_EXPECTED)?;
+            run_mlr(&mut bench, &mut search, "asked for (--algorithm mlr)")
         }
     }
 }
 
+fn bench(args: &Args, expected: u64) -> anyhow::Result<Bench> {
+    let table = args.csv.as_deref();
+    let table = table.map(|path| Table::create(path, report::CSV_HEADER, report::csv));
+    let table = table.transpose()?;
+    Bench::new("find-limit", &args.setup, args.bitrate, 0, expected, table)
+}
+
 fn bisect(args: &Args) -> anyhow::Result<ExitCode> {
     let mut search = Bisection::new(args.bitrate, args.precision, args.retry_count);
-    let mut bench = Bench::new(
-        "find-limit",
-        &args.setup,
-        args.bitrate,
-        search.rates_expected().into(),
-    )?;
+    let mut bench = bench(args, search.rates_expected().into())?;
     let is_auto = args.algorithm == Algorithm::Auto && args.exec.is_none();
     let mut consistency = Consistency::default();
     while let Some(rate) = search.next_rate() {
         let trial = bench.trial(&Load::new(rate, args.duration))?;
         let lossless = trial.is_lossless();
-        consistency.record(rate, trial.loss_ratio());
+        consistency.record(rate, trial.forwarded(), lossless);
         let passed = match &args.exec {
             Some(command) => succeeds(command)?,
             None => lossless,
@@ -127,7 +127,7 @@ fn bisect(args: &Args) -> anyhow::Result<ExitCode> {
     let limit = search.limit();
     if let (true, Some(rate)) = (is_auto, consistency.probe(limit, args.bitrate)) {
         let trial = bench.trial(&Load::new(rate, args.duration))?;
-        consistency.record(rate, trial.loss_ratio());
+        consistency.record(rate, trial.forwarded(), trial.is_lossless());
         if let Some(doubt) = consistency.doubt(limit) {
             return in_doubt(args, &mut bench, &doubt);
         }
@@ -148,7 +148,6 @@ fn bisect(args: &Args) -> anyhow::Result<ExitCode> {
         ));
     }
     bench.say(&report::figure(limit.passed))?;
-    write_csv(args, &bench)?;
     bench.finish(json!({"algorithm": "bisect", "why": why, "limit": limit}))?;
     Ok(status(limit.passed.bits() > 0))
 }
@@ -157,7 +156,7 @@ fn bisect(args: &Args) -> anyhow::Result<ExitCode> {
 fn in_doubt(args: &Args, bench: &mut Bench, doubt: &Doubt) -> anyhow::Result<ExitCode> {
     bench.say(&format!("Searching with MLRsearch: {doubt}."))?;
     let mut search = mlr(args, NOISY)?;
-    run_mlr(args, bench, &mut search, &doubt.to_string())
+    run_mlr(bench, &mut search, &doubt.to_string())
 }
 
 /// The share of the time that trials may lose more than a goal allows, and the full-length trials
@@ -186,12 +185,7 @@ fn mlr(args: &Args, Exceed(ratio, trials): Exceed) -> anyhow::Result<Search> {
     Ok(Search::new(goals, min, args.bitrate, MLR_TRIALS_MAX))
 }
 
-fn run_mlr(
-    args: &Args,
-    bench: &mut Bench,
-    search: &mut Search,
-    why: &str,
-) -> anyhow::Result<ExitCode> {
+fn run_mlr(bench: &mut Bench, search: &mut Search, why: &str) -> anyhow::Result<ExitCode> {
     while let Some(input) = search.next_trial() {
         let loss_ratio = bench
             .trial(&Load::new(input.load, input.duration))?
@@ -204,7 +198,6 @@ fn run_mlr(
     }
     let ndr = results[0].lower.unwrap_or_default();
     bench.say(&report::figure(ndr))?;
-    write_csv(args, bench)?;
     bench.finish(json!({"algorithm": "mlr", "why": why, "goals": results}))?;
     Ok(status(ndr.bits() > 0))
 }
@@ -243,13 +236,4 @@ fn succeeds(command: &str) -> anyhow::Result<bool> {
         .status()
         .with_context(|| format!("--exec: sh -c {command:?}"))?;
     Ok(status.success())
-}
-
-fn write_csv(args: &Args, bench: &Bench) -> anyhow::Result<()> {
-    if let Some(path) = &args.csv {
-        let rows: String = bench.trials.iter().map(report::csv).collect();
-        fs::write(path, format!("{}\n{rows}", report::CSV_HEADER))
-            .with_context(|| path.display().to_string())?;
-    }
-    Ok(())
 }

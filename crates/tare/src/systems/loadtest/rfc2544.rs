@@ -1,13 +1,12 @@
 //! `tare loadtest rfc2544`: the benchmarks of RFC 2544.
 
-use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
-use serde_json::json;
-use tare_loadtest::rfc2544::{self, Config, SizeReport};
+use serde_json::{json, Value};
+use tare_loadtest::rfc2544::{self, Config, Progress, SizeReport, CHECKSUM};
 use tare_loadtest::Rate;
 
 use super::bench::Bench;
@@ -71,27 +70,52 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         burst_trials: args.burst_trials,
     };
     let expected = config.sizes.len() as u64 * (TRIALS_PER_SIZE + u64::from(args.latency_trials));
-    let mut bench = Bench::new("rfc2544", &args.setup, args.bitrate, expected)?;
-    let notice = bench.notice.clone();
-    let trials = RefCell::new(0u64);
-    let reports = rfc2544::run(&mut bench.tester, &config, &mut |_, _, _| {
-        notice.trial_done();
-        *trials.borrow_mut() += 1;
-    });
-    let reports = match reports {
-        Ok(reports) => reports,
-        Err(error) => {
-            bench.fail(&error)?;
-            return Err(error.into());
-        }
-    };
-    for report in &reports {
-        bench.say(&text(report))?;
-    }
-    let trials = trials.into_inner();
-    bench.finish(
-        json!({"sizes": reports, "trial_count": trials, "duration_s": args.duration.as_secs_f64(), "burst_max_s": args.burst.as_secs_f64()}),
+    let longest = config.sizes.iter().max().map_or(0, |size| size - CHECKSUM);
+    let mut bench = Bench::new(
+        "rfc2544",
+        &args.setup,
+        args.bitrate,
+        longest,
+        expected,
+        None,
     )?;
+    let notice = bench.notice.clone();
+    let (mut trials, mut reports) = (Vec::new(), Vec::new());
+    let mut said = Ok(());
+    let done = rfc2544::run(&mut bench.tester, &config, &mut |progress| match progress {
+        Progress::Trial {
+            frame_bytes,
+            benchmark,
+            trial,
+        } => {
+            notice.trial_done();
+            if args.setup.json {
+                let mut json = json!(trial);
+                json["frame_bytes"] = frame_bytes.into();
+                json["benchmark"] = benchmark.into();
+                trials.push(json);
+            }
+        }
+        Progress::Size(report) => {
+            if !args.setup.json && said.is_ok() {
+                said = notice.print(&text(report));
+            }
+            reports.push(report.clone());
+        }
+    });
+    let mut result = json!({
+        "sizes": reports,
+        "trial_count": trials.len(),
+        "trials": trials,
+        "duration_s": args.duration.as_secs_f64(),
+        "burst_max_s": args.burst.as_secs_f64(),
+    });
+    if let Err(error) = &done {
+        result["error"] = Value::from(error.to_string());
+    }
+    bench.finish(result)?;
+    done?;
+    said?;
     let all_pass = reports
         .iter()
         .all(|report| report.throughput.passed.bits() > 0);
@@ -112,6 +136,13 @@ fn text(report: &SizeReport) -> String {
         report.throughput_pps,
         report.medium_pps
     );
+    if report.frames_without_stamp > 0 {
+        let _ = writeln!(
+            out,
+            "  {} frames of the loops have no room for a stamp: counted by totals only",
+            report.frames_without_stamp
+        );
+    }
     match &report.latency {
         Some(latency) => {
             let us = |ns: f64| ns / 1e3;

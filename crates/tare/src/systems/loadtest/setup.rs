@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context as _};
 use clap::ArgAction;
 use tare_loadtest::simulate::{self, gateways, Simulation};
-use tare_loadtest::{pair, Error, Link, OpenPorts, Ports, Stream, StreamConfig, Testbed, Virtual};
+use tare_loadtest::{
+    pair, Error, Link, OpenPorts, Ports, Rate, Stream, StreamConfig, Testbed, Virtual,
+};
 use tare_packet::{ethernet, imix, pcap};
 use tare_port::{Interface, Kind, Layout, Pool, Port, XdpMode, XdpSender};
 
@@ -16,10 +18,12 @@ use super::value;
 use crate::systems::port_kind::PortKind;
 use crate::terminal;
 
-/// The largest capture, in bytes: all its frames are kept in memory.
+/// The largest capture, in bytes of memory: all its frames are kept there.
 const CAPTURE_BYTES_MAX: usize = 1 << 30;
 /// Frames that may be in flight.
 const FRAMES: usize = 1 << 14;
+/// The most memory of frames in flight in a simulated network, in bytes.
+const SIMULATED_BYTES_MAX: usize = 1 << 30;
 /// The most queues of an interface that are opened.
 const QUEUES_MAX: u32 = 16;
 /// The longest frame that is sent by a lane of an AF_XDP port.
@@ -84,6 +88,8 @@ pub(super) struct Ready {
     pub(super) streams: Vec<Stream>,
     /// The pool of the frames that are sent.
     pub(super) pool: Option<Pool>,
+    /// Frames that may be under way where there is no such pool.
+    pub(super) frames: usize,
     pub(super) links: Vec<Link>,
     /// The ports of further threads that send.
     pub(super) senders: Vec<OpenPorts>,
@@ -98,8 +104,9 @@ struct Group {
 }
 
 impl Setup {
-    /// Reads captures and opens interfaces.
-    pub(super) fn ready(&self) -> anyhow::Result<Ready> {
+    /// Reads captures and opens interfaces, for loads of up to `max` on each stream, in frames of
+    /// the captures or others of up to `longest` bytes.
+    pub(super) fn ready(&self, max: Rate, longest: usize) -> anyhow::Result<Ready> {
         let groups = self.groups()?;
         // A thread that changes its CPU changes the queue that its frames arrive on, and they would
         // count as reordered.
@@ -131,18 +138,26 @@ impl Setup {
             });
         }
         let streams = pair(&configs)?;
+        let longest = streams
+            .iter()
+            .map(Stream::longest)
+            .fold(longest, usize::max);
         match &self.simulate {
             Some(simulation) => {
                 let network = gateways(simulation, &streams).map_err(anyhow::Error::msg)?;
+                let under_way = simulation.frames_under_way(max) * streams.len();
+                let most = SIMULATED_BYTES_MAX / (longest + SLOT_MARGIN);
+                let frames = under_way.min(most).max(FRAMES);
                 Ok(Ready {
                     testbed: Box::new(Virtual::new(network)),
                     streams,
                     pool: None,
+                    frames,
                     links: Vec::new(),
                     senders: Vec::new(),
                 })
             }
-            None => self.open(&interfaces, streams, &cpus),
+            None => self.open(&interfaces, streams, longest, &cpus),
         }
     }
 
@@ -176,7 +191,13 @@ impl Setup {
         sizes.map(|size| simulate::frame(size.into())).collect()
     }
 
-    fn open(&self, names: &[&str], streams: Vec<Stream>, cpus: &[usize]) -> anyhow::Result<Ready> {
+    fn open(
+        &self,
+        names: &[&str],
+        streams: Vec<Stream>,
+        longest: usize,
+        cpus: &[usize],
+    ) -> anyhow::Result<Ready> {
         let mut interfaces: Vec<Interface> = Vec::new();
         for (n, name) in names.iter().enumerate() {
             let interface = Interface::find(name)?;
@@ -194,10 +215,9 @@ impl Setup {
         for interface in &interfaces {
             links.push(Link {
                 name: interface.name().to_owned(),
-                mtu: interface.mtu()?,
+                mtu: interface.mtu().with_context(|| gone(interface.name()))?,
             });
         }
-        let longest = streams.iter().map(Stream::longest).max().unwrap_or(0);
         let mtu = links.iter().map(|link| link.mtu).max().unwrap_or(0);
         let capacity = capacity(longest.max(mtu + ethernet::HEADER));
         // A lane sends no longer frames.
@@ -239,6 +259,7 @@ impl Setup {
             testbed: Box::new(Ports::with_queues(ports)),
             streams,
             pool: Some(pool),
+            frames: slots,
             links,
             senders: self.senders(&interfaces, longest, cpus),
         })
@@ -323,8 +344,9 @@ fn capacity(longest: usize) -> usize {
 fn wait_until_up(interface: &Interface, name: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     let mut is_said = false;
-    while !interface.is_up()? {
-        if !interface.is_taken_up()? {
+    let missing = || gone(name);
+    while !interface.is_up().with_context(missing)? {
+        if !interface.is_taken_up().with_context(missing)? {
             let device = interface.name();
             bail!("{name} is down; take it up with `ip link set {device} up`");
         }
@@ -342,6 +364,11 @@ fn wait_until_up(interface: &Interface, name: &str) -> anyhow::Result<()> {
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())
+}
+
+/// What is said of an interface that does not answer.
+fn gone(name: &str) -> String {
+    format!("{name}: expected an interface that stays until the test is over")
 }
 
 fn read(path: &str) -> anyhow::Result<Vec<Vec<u8>>> {

@@ -1,17 +1,15 @@
 //! `tare loadtest transient`: a traffic pattern, and the packets that arrive.
 
-use std::fs::File;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{bail, Context as _};
+use anyhow::bail;
 use serde_json::json;
 use tare_loadtest::transient::Program;
 use tare_loadtest::{report, Load, Rate};
 
-use super::bench::Bench;
+use super::bench::{Bench, Table};
 use super::setup::Setup;
 use super::value;
 
@@ -86,31 +84,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Name::Steps => Program::Steps(args.rates.clone()),
     };
     let rates = program.rates(args.bitrate, step);
-    let header = if args.hydra {
-        report::HYDRA_HEADER
-    } else {
-        report::CSV_HEADER
-    };
-    let mut file = None;
-    if let Some(path) = &args.csv {
-        let name = path.display().to_string();
-        let mut opened = File::create(path).with_context(|| name.clone())?;
-        writeln!(opened, "{header}").with_context(|| name.clone())?;
-        file = Some((opened, name));
-    }
+    let table = args.csv.as_deref().map(|path| match args.hydra {
+        true => Table::create(path, report::HYDRA_HEADER, report::hydra),
+        false => Table::create(path, report::CSV_HEADER, report::csv),
+    });
+    let table = table.transpose()?;
     let peak = rates.iter().copied().max().unwrap_or(args.bitrate);
-    let mut bench = Bench::new("transient", &args.setup, peak, rates.len() as u64)?;
+    let expected = rates.len() as u64;
+    let mut bench = Bench::new("transient", &args.setup, peak, 0, expected, table)?;
     for rate in rates {
-        let trial = bench.trial(&Load::new(rate, args.duration))?;
-        if let Some((file, name)) = &mut file {
-            let rows = if args.hydra {
-                report::hydra(trial)
-            } else {
-                report::csv(trial)
-            };
-            file.write_all(rows.as_bytes())
-                .with_context(|| name.clone())?;
-        }
+        bench.trial(&Load::new(rate, args.duration))?;
     }
     bench.finish(json!({}))?;
     Ok(ExitCode::SUCCESS)

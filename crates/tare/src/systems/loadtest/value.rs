@@ -49,7 +49,7 @@ pub(super) fn frame_size(text: &str) -> Result<u16, String> {
         .parse()
         .ok()
         .filter(|size| (64..=9018).contains(size) && number.bytes().all(|c| c.is_ascii_digit()))
-        .ok_or_else(|| format!("{number} is not in 64 to 9018 bytes"))
+        .ok_or_else(|| format!("found \"{number}\", expected 64 to 9018 bytes"))
 }
 
 /// A share between 0 and 1, without either.

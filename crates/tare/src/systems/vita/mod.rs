@@ -266,7 +266,7 @@ impl Bench {
             self.lost += stream.lost;
             self.duplicates += stream.duplicates;
             self.reordered += stream.reordered;
-            let known = stream.rx_packets + stream.lost + stream.ingress_drop;
+            let known = stream.rx_packets + stream.lost;
             self.unaccounted += stream.tx_packets.abs_diff(known);
         }
         Ok(trial)
