@@ -81,7 +81,7 @@ pub enum Error {
         attempts: u32,
         /// The reason why the last of them was invalid.
         reason: String,
-        /// What to do about it.
+        /// The remedy, in words.
         advice: &'static str,
     },
     /// A port failed for good.

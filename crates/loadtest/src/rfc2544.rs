@@ -123,16 +123,16 @@ pub struct BackToBack {
     pub longest_tried: u64,
 }
 
-/// What is done so far.
+/// A step that is done.
 #[derive(Debug)]
 pub enum Progress<'a> {
     /// A trial.
     Trial {
         /// The frame size, Ethernet checksum included.
         frame_bytes: usize,
-        /// What it is for.
+        /// The benchmark that it is part of.
         benchmark: &'static str,
-        /// How it went.
+        /// The trial itself.
         trial: &'a Trial,
     },
     /// All benchmarks of a frame size.

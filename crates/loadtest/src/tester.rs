@@ -610,7 +610,7 @@ impl<B: Testbed> Tester<B> {
         })
     }
 
-    /// Why a stream was late: for want of frames, or of time.
+    /// The shortfall of a stream that was late, for want of frames or of time.
     fn held_up(&self, stream: usize, reason: String) -> Shortfall {
         if !self.sources[stream].was_starved {
             return Shortfall {
@@ -629,7 +629,7 @@ impl<B: Testbed> Tester<B> {
 /// The reason why a trial is invalid.
 struct Shortfall {
     reason: String,
-    /// What to do; `None` if the trial counts after all where repeating it is of no use.
+    /// The advice; `None` if the trial counts after all where repeating it is of no use.
     advice: Option<&'static str>,
 }
 

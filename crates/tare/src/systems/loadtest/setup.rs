@@ -366,7 +366,7 @@ fn wait_until_up(interface: &Interface, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is said of an interface that does not answer.
+/// The context of the error of an interface that does not answer.
 fn gone(name: &str) -> String {
     format!("{name}: expected an interface that stays until the test is over")
 }
