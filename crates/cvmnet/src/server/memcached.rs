@@ -373,8 +373,10 @@ impl Connection {
             false => old.saturating_sub(delta),
         };
         let answer = new.to_string();
-        // A value never becomes shorter, as in memcached.
-        let body = format!("{new:<width$}", width = item.body.len()).into_bytes();
+        // A value never becomes shorter, as in memcached. Not by a width of `format!`, which may be
+        // 65,535 at most.
+        let mut body = answer.clone().into_bytes();
+        body.resize(body.len().max(item.body.len()), b' ');
         let (flags, expires) = (item.flags, item.expires);
         match store.set(key, Arc::new(body), flags, expires, now) {
             Ok(_) => answer,

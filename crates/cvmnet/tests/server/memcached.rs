@@ -114,6 +114,22 @@ fn a_value_of_the_largest_size_is_stored_and_one_byte_more_is_skipped() {
 }
 
 #[test]
+fn a_number_in_a_value_of_any_size_is_counted_up_and_down() {
+    let mut peer = peer();
+    for size in [65_535, 65_536, MEMCACHED_VALUE_MAX] {
+        let blanks = " ".repeat(size - 2);
+        let set = format!("set n 0 0 {size}\r\n9{blanks} \r\n");
+        assert_eq!(peer.ask(set), "STORED\r\n");
+        assert_eq!(peer.ask("incr n 1\r\n"), "10\r\n", "{size} bytes");
+        let value = format!("VALUE n 0 {size}\r\n10{blanks}\r\nEND\r\n");
+        assert!(peer.ask("get n\r\n") == value, "{size} bytes");
+        assert_eq!(peer.ask("decr n 3\r\n"), "7\r\n", "{size} bytes");
+        let value = format!("VALUE n 0 {size}\r\n7 {blanks}\r\nEND\r\n");
+        assert!(peer.ask("get n\r\n") == value, "{size} bytes");
+    }
+}
+
+#[test]
 fn a_line_without_end_ends_the_connection() {
     let mut peer = peer();
     peer.send(&vec![b'a'; MEMCACHED_LINE_MAX - 1]);
