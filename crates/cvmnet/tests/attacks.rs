@@ -331,6 +331,84 @@ fn connections_that_are_not_read_leave_every_other_one_room_for_a_record() {
     assert_eq!(bench.read(early.id).len(), 25 * 1400);
 }
 
+/// Segments do not end where records do, and a record is read as soon as the whole of it is there.
+#[test]
+fn a_stream_of_records_goes_on_while_others_keep_all_memory() {
+    const RECORD: usize = 16_384 + 256 + 5;
+    const STREAM: usize = 3 * RECORD;
+    let mut bench = Bench::new(|config| {
+        (config.pinned_max, config.pool_max) = (0, 0);
+        config.copied_max = 100_000;
+    });
+    let open = |bench: &mut Bench, from| {
+        bench.open(Seg::syn(1).with(|it| (it.from, it.scale) = (from, Some(7))))
+    };
+    let seg = |open: &Open, from, at: usize, len: usize| {
+        let seg = Seg::new(open.seq + at as u32, open.ack).data(&vec![1; len]);
+        seg.with(|it| it.from = from)
+    };
+    for from in 6000..6020 {
+        let greedy = open(&mut bench, from);
+        for at in 0..60 {
+            bench.give(&seg(&greedy, from, at * 1400, 1400));
+        }
+    }
+    for (from, len) in [(7000, 1400), (7001, 9000), (7002, 100)] {
+        let other = open(&mut bench, from);
+        let (mut acknowledged, mut read) = (0, 0);
+        for _ in 0..100 {
+            for at in (0..STREAM).step_by(len) {
+                if at + len <= acknowledged {
+                    continue;
+                }
+                bench.give(&seg(&other, from, at, len.min(STREAM - at)));
+                // The header is read for itself.
+                let readable = bench.stack.readable_len(other.id);
+                let left = RECORD - read % RECORD;
+                let n = match read % RECORD {
+                    0 => readable.min(5),
+                    _ if readable >= left => left,
+                    _ => 0,
+                };
+                read += bench.stack.consume(bench.now, other.id, n);
+                let arrived = read + bench.stack.readable_len(other.id);
+                acknowledged = acknowledged.max(arrived);
+            }
+        }
+        assert_eq!(read, STREAM, "segments of {len} bytes");
+    }
+}
+
+#[test]
+fn a_connection_that_was_closed_keeps_nothing_that_arrived_ahead_of_a_gap() {
+    let (mut bench, open) = established();
+    bench.give(&Seg::new(open.seq + 10, open.ack).data(&[1; 1400]));
+    assert!(bench.stack.pinned() > 0);
+    bench.stack.close(bench.now, open.id);
+    assert!(bench.poll()[0].fin);
+    assert_eq!((bench.stack.pinned(), bench.live.get()), (0, 0));
+}
+
+/// At one moment of the clock, as a turn takes many frames.
+#[test]
+fn a_forged_segment_does_not_redirect_a_connection_to_its_sender() {
+    let (mut bench, open) = established();
+    bench.put(Seg::new(open.seq, open.ack).data(b"genuine").frame());
+    // Far beyond the window.
+    let mut forged = Seg::new(open.seq.wrapping_add(1 << 30), open.ack).data(b"forged");
+    forged.ack = Some(open.ack.wrapping_add(1 << 30));
+    let mut frame = forged.frame();
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 99]);
+    bench.put(frame);
+    let buffer = common::Pooled::new(vec![3; 9], 9, &bench.live);
+    bench.stack.send(bench.now, open.id, buffer, 0..9).unwrap();
+    let frames = bench.frames();
+    assert!(!frames.is_empty());
+    assert!(frames
+        .iter()
+        .all(|frame| frame[..6] == common::mac(common::B)));
+}
+
 #[test]
 fn a_tiny_segment_size_is_not_believed() {
     let mut bench = Bench::new(|_| {});

@@ -85,15 +85,15 @@ impl<B> Chunk<'_, B> {
 pub(crate) enum Payload<B> {
     /// By reference.
     Shared { buffer: B, range: Range<usize> },
-    /// Copied; the bytes before `at` were consumed.
-    Private { bytes: Vec<u8>, at: usize },
+    /// Copied.
+    Private(Vec<u8>),
 }
 
 impl<B: Buffer> Payload<B> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Payload::Shared { range, .. } => range.len(),
-            Payload::Private { bytes, at } => bytes.len() - at,
+            Payload::Private(bytes) => bytes.len(),
         }
     }
 
@@ -101,14 +101,14 @@ impl<B: Buffer> Payload<B> {
     pub(crate) fn pinned(&self) -> usize {
         match self {
             Payload::Shared { buffer, .. } => buffer.capacity(),
-            Payload::Private { .. } => 0,
+            Payload::Private(_) => 0,
         }
     }
 
     pub(crate) fn chunk(&self) -> Chunk<'_, B> {
         match self {
             Payload::Shared { buffer, range } => Chunk::Shared(buffer, range.clone()),
-            Payload::Private { bytes, at } => Chunk::Private(&bytes[*at..]),
+            Payload::Private(bytes) => Chunk::Private(bytes),
         }
     }
 
@@ -116,7 +116,7 @@ impl<B: Buffer> Payload<B> {
     pub(crate) fn trim_front(&mut self, n: usize) {
         match self {
             Payload::Shared { range, .. } => range.start += n,
-            Payload::Private { at, .. } => *at += n,
+            Payload::Private(bytes) => drop(bytes.drain(..n)),
         }
     }
 
@@ -124,7 +124,7 @@ impl<B: Buffer> Payload<B> {
     pub(crate) fn truncate(&mut self, len: usize) {
         match self {
             Payload::Shared { range, .. } => range.end = range.end.min(range.start + len),
-            Payload::Private { bytes, at } => bytes.truncate(*at + len),
+            Payload::Private(bytes) => bytes.truncate(len),
         }
     }
 
@@ -134,7 +134,7 @@ impl<B: Buffer> Payload<B> {
             Payload::Shared { buffer, range } => {
                 let mut bytes = vec![0; range.len()];
                 buffer.read(range.start, &mut bytes);
-                Payload::Private { bytes, at: 0 }
+                Payload::Private(bytes)
             }
             private => private,
         }

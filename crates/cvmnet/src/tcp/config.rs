@@ -34,8 +34,9 @@ pub struct KeepAlive {
 }
 
 /// The bytes that a connection may always copy of what is expected next, whatever others have: the
-/// longest record of TLS. A connection whose owner reads goes on, however many there are that are
-/// not read.
+/// longest record of TLS, without its header and with what its pieces take beside. Of a segment
+/// that exceeds it the front is taken. So a connection whose owner reads each record when it is
+/// whole goes on, however many others there are that are not read.
 pub const COPIED_RESERVE: usize = 17 << 10;
 
 /// The settings of a stack. Every queue and table has a bound here or a constant one.

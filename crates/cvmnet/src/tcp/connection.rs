@@ -191,7 +191,9 @@ pub(crate) struct Connection<B> {
     /// The owner was refused.
     is_writer_waiting: bool,
     last_sent: Instant,
-    pub(crate) last_received: Instant,
+    last_received: Instant,
+    /// The last segment was one that only the peer could send.
+    pub(crate) is_genuine: bool,
     /// The last time at which the peer acknowledged something or there was nothing to acknowledge.
     progress: Instant,
     keep_alive_probes: u32,
@@ -258,6 +260,7 @@ impl<B: Buffer> Connection<B> {
             is_writer_waiting: false,
             last_sent: now,
             last_received: now,
+            is_genuine: false,
             progress: now,
             keep_alive_probes: 0,
             stall_max: config.stall_max,
@@ -459,6 +462,8 @@ impl<B: Buffer> Connection<B> {
         if self.rx.len() > 0 || self.state == State::SynSent {
             return true;
         }
+        // What waits for bytes before it is read by nobody.
+        self.rx.clear();
         self.shutdown(now);
         if self.state == State::FinWait2 {
             self.timers.end = now + config.stall_max;

@@ -124,13 +124,14 @@ impl<B: Buffer> ReceiveQueue<B> {
         let mut left = n;
         while let Some(first) = self.ready.front_mut() {
             let len = first.len();
+            self.copied -= cost(first);
             if left < len {
                 first.trim_front(left);
+                self.copied += cost(first);
                 break;
             }
             left -= len;
             self.pinned -= first.pinned();
-            self.copied -= cost(first);
             self.ready.pop_front();
         }
         self.ready_bytes -= n;
@@ -146,8 +147,8 @@ impl<B: Buffer> ReceiveQueue<B> {
         }
     }
 
-    /// Takes a payload at a position; all of it is within the window. Returns true if bytes have
-    /// become readable.
+    /// Takes a payload at a position, or as much of its front as there is memory for; all of it is
+    /// within the window. Returns true if bytes have become readable.
     pub(crate) fn insert(&mut self, start: u64, mut payload: Payload<B>, limits: &Limits) -> bool {
         let mut start = start;
         if let Some(fin) = self.fin {
@@ -193,11 +194,11 @@ impl<B: Buffer> ReceiveQueue<B> {
         let len = payload.len();
         self.next += len as u64;
         self.ready_bytes += len;
-        if let (Some(Payload::Private { bytes, .. }), Payload::Private { bytes: new, at }) =
+        if let (Some(Payload::Private(bytes)), Payload::Private(new)) =
             (self.ready.back_mut(), &payload)
         {
             if bytes.len() + len <= PRIVATE_BYTES {
-                bytes.extend_from_slice(&new[*at..]);
+                bytes.extend_from_slice(new);
                 self.copied += len;
                 return;
             }
@@ -208,18 +209,26 @@ impl<B: Buffer> ReceiveQueue<B> {
     }
 
     /// Copies a payload that would keep much of the pool for few bytes, or more than the connection
-    /// may keep. Returns `None` if there is no private memory for it either, nor as much as
-    /// `reserve` with what can be read.
-    fn admit(&self, payload: Payload<B>, limits: &Limits, reserve: usize) -> Option<Payload<B>> {
+    /// may keep. If there is no private memory for it either, it is cut to what is left of
+    /// `reserve` beside what can be read: refused as a whole, a segment with the end of one record
+    /// and the beginning of the next would keep the first from being read. `None` if that is none.
+    fn admit(
+        &self,
+        mut payload: Payload<B>,
+        limits: &Limits,
+        reserve: usize,
+    ) -> Option<Payload<B>> {
         let pinned = payload.pinned();
         let is_small = payload.len() < pinned / limits.copy_divisor.max(1)
             && self.pinned + pinned > limits.uncopied_max;
         if !is_small && self.pinned + pinned <= limits.pinned_max {
             return Some(payload);
         }
-        let copied = self.copied + payload.len() + PIECE_BYTES;
-        let is_reserved = copied - self.copied_ahead <= reserve;
-        (copied <= limits.copied_max || is_reserved).then(|| payload.copied())
+        if self.copied + payload.len() + PIECE_BYTES > limits.copied_max {
+            let readable = self.copied - self.copied_ahead;
+            payload.truncate(reserve.saturating_sub(readable + PIECE_BYTES));
+        }
+        (payload.len() > 0).then(|| payload.copied())
     }
 
     /// Keeps a segment that arrived ahead of a gap, without what is there already. Those that it
@@ -304,7 +313,7 @@ impl<B: Buffer> ReceiveQueue<B> {
 fn cost<B>(payload: &Payload<B>) -> usize {
     match payload {
         Payload::Shared { .. } => 0,
-        Payload::Private { bytes, .. } => bytes.len() + PIECE_BYTES,
+        Payload::Private(bytes) => bytes.len() + PIECE_BYTES,
     }
 }
 
@@ -426,6 +435,33 @@ mod tests {
         queue.consume(100);
         assert!(queue.insert(101, part(101..201), &limits));
         assert_eq!((queue.next(), queue.copied()), (211, 110 + PIECE_BYTES));
+    }
+
+    #[test]
+    fn what_was_read_of_a_copy_takes_no_memory() {
+        let limits = Limits {
+            pinned_max: 0,
+            copied_max: 0,
+            copied_reserve: 1000 + PIECE_BYTES,
+            ..LIMITS
+        };
+        let mut queue = ReceiveQueue::new();
+        assert!(queue.insert(1, part(1..901), &limits));
+        // There is room for a part of the next one.
+        assert!(queue.insert(901, part(901..1801), &limits));
+        assert_eq!(queue.next(), 1001 - PIECE_BYTES as u64);
+        queue.consume(700);
+        assert_eq!(queue.copied(), queue.len() + PIECE_BYTES);
+        assert!(queue.insert(901, part(901..1801), &limits));
+        assert_eq!(queue.next(), 1701 - PIECE_BYTES as u64);
+        let bytes = read(&queue);
+        assert!(bytes
+            .iter()
+            .enumerate()
+            .all(|(n, &b)| b == ((n + 701) % 251) as u8));
+        // Ahead of a gap nothing is taken in parts.
+        queue.insert(5000, part(5000..5010), &limits);
+        assert!(!queue.has_gap());
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl<B: Buffer> Connection<B> {
         config: &Config,
         limits: &Limits,
     ) -> Verdict {
+        self.is_genuine = false;
         match self.state {
             State::SynSent => return self.opening(now, segment, config),
             State::Closed => return Verdict::Reset,
@@ -104,7 +105,7 @@ impl<B: Buffer> Connection<B> {
             self.answer_stray(now);
             return Verdict::Done;
         }
-        self.last_received = now;
+        (self.last_received, self.is_genuine) = (now, true);
         self.update_clock(now, place.start, segment);
         let is_plain = payload.len() == 0 && !segment.fin && !is_probe;
         self.acknowledgment(now, acknowledged, place.start, segment, is_plain, config);
@@ -140,7 +141,7 @@ impl<B: Buffer> Connection<B> {
             return Verdict::Done;
         }
         self.learn(now, segment.seq, PeerOptions::of(segment), config);
-        self.last_received = now;
+        (self.last_received, self.is_genuine) = (now, true);
         if is_answer {
             self.establish(now, 0, segment, config);
             self.acknowledgment(now, 1, 0, segment, true, config);

@@ -30,6 +30,15 @@ fn look_at<B: Buffer>(frame: &Frame<B>, prefix: &mut [u8], at: usize, len: usize
     }
 }
 
+/// Returns true if the packet is of the ICMP of its version of IP.
+fn is_icmp(ip: &Ip) -> bool {
+    let expected = match ip.source.is_ipv4() {
+        true => protocol::ICMP,
+        false => protocol::ICMPV6,
+    };
+    ip.protocol == expected
+}
+
 /// A segment on its way to a connection.
 struct Arrived<B> {
     tuple: Tuple,
@@ -87,16 +96,20 @@ impl<B: Buffer> Stack<B> {
             protocol::TCP if !is_group && self.config.is_local(ip.target) => {
                 self.tcp(now, frame, prefix, &ip)
             }
-            protocol::ICMP | protocol::ICMPV6
-                if (ip.protocol == protocol::ICMP) == ip.source.is_ipv4() =>
-            {
+            protocol::ICMP | protocol::ICMPV6 if is_icmp(&ip) => {
                 if len > self.config.frame_max() {
                     return Err(Dropped::NotForUs);
                 }
                 let mut copy = vec![0; len];
                 frame.buffer.read(frame.range.start, &mut copy);
-                // The second reading may differ from the first.
+                // The second reading may differ from the first, and is the one that counts.
                 let ip = Ip::parse(&copy, len)?;
+                if self.config.is_local(ip.source) {
+                    return Err(Dropped::Source);
+                }
+                if !is_icmp(&ip) {
+                    return Err(Dropped::NotForUs);
+                }
                 let effect = self.link.icmp(now, &copy, &ip, &self.config)?;
                 self.take_effect(now, effect);
                 Ok(())
@@ -215,8 +228,8 @@ impl<B: Buffer> Stack<B> {
         } = arrived;
         let len = payload.len();
         let verdict = connection.segment(now, &segment, payload, &self.config, &limits);
-        if connection.last_received == now || connection.mac.is_none() {
-            // The segment was one that only the peer could send: answers go where it came from.
+        if connection.is_genuine || connection.mac.is_none() {
+            // Answers go where it came from.
             connection.mac = Some(from);
         }
         match verdict {

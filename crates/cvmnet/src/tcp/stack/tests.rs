@@ -1,8 +1,10 @@
 //! The lists of the stack under a peer, or a host, that opens connections and resets them.
 
+use std::cell::Cell;
 use std::net::Ipv4Addr;
+use std::ops::Range;
 
-use tare_packet::frame;
+use tare_packet::{checksum, frame};
 
 use super::*;
 use crate::tcp::buffer::{Checksum, Frame};
@@ -11,6 +13,65 @@ use crate::tcp::transmit::{Packet, Transmit};
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// A frame that the host replaces after it was read once.
+struct Replaced([Vec<u8>; 2], Cell<usize>);
+
+impl Buffer for Replaced {
+    fn capacity(&self) -> usize {
+        self.0[0].len()
+    }
+
+    fn read(&self, at: usize, to: &mut [u8]) {
+        self.0[self.1.replace(1)].read(at, to);
+    }
+
+    fn sum(&self, range: Range<usize>) -> u64 {
+        self.0[1].sum(range)
+    }
+}
+
+/// The frames that a stack sends.
+struct Sent(Vec<Vec<u8>>);
+
+impl Transmit<Replaced> for Sent {
+    fn room(&mut self) -> usize {
+        usize::MAX
+    }
+
+    fn send(&mut self, packet: Packet<'_, Replaced>) {
+        self.0.push(packet.headers.to_vec());
+    }
+}
+
+/// The checks of the headers, which are read first, hold for the message, which is read later.
+#[test]
+fn a_message_is_not_taken_with_other_headers_than_those_that_were_checked() {
+    let mut ping = vec![8, 0, 0, 0, 1, 2, 3, 4];
+    let sum = checksum::finish(checksum::sum(&ping));
+    ping[2..4].copy_from_slice(&sum.to_be_bytes());
+    let packet = |source, protocol| frame::ipv4(MAC, [9; 6], source, OWN, protocol, &ping);
+    let mut stack = Stack::new(Config::on_link(MAC, OWN), Secret::new(&[1; 16])).unwrap();
+    let good = packet(PEER, 1);
+    let mut give = |then: Vec<u8>| {
+        let frame = Frame {
+            range: 0..good.len(),
+            buffer: Replaced([good.clone(), then], Cell::new(0)),
+            checksum: Checksum::Trusted,
+        };
+        stack.receive(Instant::ZERO, frame);
+        let mut sent = Sent(Vec::new());
+        stack.poll(Instant::ZERO, &mut sent);
+        (
+            sent.0.len(),
+            stack.counters().source,
+            stack.counters().not_for_us,
+        )
+    };
+    assert_eq!(give(good.clone()), (1, 0, 0));
+    assert_eq!(give(packet(OWN, 1)), (0, 1, 0));
+    assert_eq!(give(packet(PEER, 17)), (0, 1, 1));
+}
 
 /// A device that never completes a packet.
 struct Stuck;
