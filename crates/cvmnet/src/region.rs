@@ -16,8 +16,9 @@ use crate::variant::{Cipher, Headers};
 /// Bytes of a slot of the bounce buffer, as with Linux's `swiotlb`.
 pub const SLOT: usize = 2048;
 
-/// Slots of the bounce buffer for a packet of 64 KiB in one piece.
-pub(crate) const SLOTS_OF_PACKET: usize = 34;
+/// Slots of the bounce buffer for a packet of 64 KiB, whatever its pieces: one for the headers, and
+/// each piece may take a slot that it hardly needs.
+pub(crate) const SLOTS_OF_PACKET: usize = 1 + 32 + PIECES_MAX;
 
 /// The fewest descriptors of a transmit queue: a power of two that has those of a packet in the
 /// most pieces.
@@ -56,7 +57,7 @@ pub struct Config {
     /// Those buffers are private, and the device sees the bounce buffer alone.
     pub bounced: bool,
     /// Slots of the bounce buffer of a queue pair, [`SLOT`] bytes each: with private buffers, at
-    /// least those of all posted buffers and of a packet of 64 KiB.
+    /// least those of all posted buffers and of a packet of 64 KiB in the most pieces.
     pub bounce_slots: u32,
     /// The way in which the guest reads headers.
     pub headers: Headers,
@@ -617,14 +618,14 @@ mod tests {
         for (least, less, what) in [
             (queue(32), queue(16), "transmit queue: found 16"),
             (
-                bounced(2048, 64 + 34),
-                bounced(2048, 64 + 33),
-                "bounce slots: found 97",
+                bounced(2048, 64 + 50),
+                bounced(2048, 64 + 49),
+                "bounce slots: found 113",
             ),
             (
-                bounced(2049, 2 * 64 + 34),
-                bounced(2049, 2 * 64 + 33),
-                "bounce slots: found 161",
+                bounced(2049, 2 * 64 + 50),
+                bounced(2049, 2 * 64 + 49),
+                "bounce slots: found 177",
             ),
         ] {
             assert!(Layout::new(&least).is_ok(), "{least:?}");

@@ -90,6 +90,8 @@ pub struct Device<F> {
     merger: Option<Merger>,
     /// Frames that the guest had no buffer for yet.
     pending: Output,
+    /// Frames passed on since those that are due were added to them.
+    passed: usize,
     /// The frame that comes from the network.
     frame: Vec<u8>,
     /// The frame that comes from the guest.
@@ -134,6 +136,7 @@ impl<F: Frames> Device<F> {
             running: false,
             has_run: false,
             pending: Output::default(),
+            passed: 0,
             frame: Vec::new(),
             outgoing: Vec::new(),
             unsent: None,
@@ -306,6 +309,7 @@ impl<F: Frames> Device<F> {
             self.frame.clear();
             let Some(header) = self.frames.receive(&mut self.frame) else {
                 // All that has come was looked at.
+                self.passed = 0;
                 let merger = self.merger.as_mut();
                 if merger.is_some_and(|merger| merger.flush_due(now, &mut self.pending)) {
                     continue;
@@ -324,6 +328,15 @@ impl<F: Frames> Device<F> {
             match &mut self.merger {
                 Some(merger) => merger.push(&self.frame, header, now, &mut self.pending),
                 None => self.pending.push(header, &self.frame),
+            }
+        }
+        // Where frames never cease to come, what is held is due all the same. By their number: with
+        // each pass, a guest that is short of buffers would get frames of few segments.
+        self.passed += moved;
+        if self.passed >= BUDGET {
+            self.passed = 0;
+            if let Some(merger) = &mut self.merger {
+                merger.flush_due(now, &mut self.pending);
             }
         }
         if moved > 0
@@ -355,7 +368,8 @@ impl<F: Frames> Device<F> {
         self.merger.as_ref().and_then(Merger::next_due)
     }
 
-    /// Waits until the guest or the network has something, at most for a time. Without eventfds it
+    /// Waits until the guest or the network has something, at most for a time; for the guest alone
+    /// while it does not run or has no buffer for the frame that is next. Without eventfds it
     /// returns at once.
     ///
     /// # Errors
@@ -376,7 +390,9 @@ impl<F: Frames> Device<F> {
             }
         }
         let mut fds = vec![PollFd::new(kick, PollFlags::IN)];
-        if let Some(fd) = self.frames.wait_on() {
+        // A frame that cannot be passed on is no reason to go on.
+        let takes_frames = self.running && self.pending.is_empty();
+        if let Some(fd) = self.frames.wait_on().filter(|_| takes_frames) {
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
         let timeout = Timespec::try_from(at_most).ok();

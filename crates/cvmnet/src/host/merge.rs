@@ -29,7 +29,8 @@ pub struct Limits {
     pub flows: usize,
     /// Bytes of a merged frame, at most [`FRAME_MAX`].
     pub frame_bytes: usize,
-    /// The longest time to hold a segment while others arrive; 0 is until none does.
+    /// The longest time to hold a segment while others arrive; 0 is until none does. A device
+    /// looks when none does, and after 256 frames that it passed on.
     pub hold: Duration,
 }
 
@@ -201,7 +202,8 @@ impl Merger {
     }
 
     /// Adds frames to `output` that were held for as long as they may be; returns true if there
-    /// were any. The caller calls it when no frame has come for now.
+    /// were any. The caller calls it when no frame has come for now, and from time to time if some
+    /// always do.
     pub fn flush_due(&mut self, now: Instant, output: &mut Output) -> bool {
         let before = output.len();
         if self.held > 0 {

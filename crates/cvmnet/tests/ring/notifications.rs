@@ -108,6 +108,54 @@ fn a_world_switch_costs_its_cycles_at_each_notification() {
     assert!(spent >= exits.cycles, "{spent} {exits:?}");
 }
 
+/// A network that always has a frame, and says so.
+struct Ready(Doorbell);
+
+impl Frames for Ready {
+    fn receive(&mut self, frame: &mut Vec<u8>) -> Option<NetHeader> {
+        frame.extend([1; 60]);
+        Some(NetHeader::default())
+    }
+
+    fn send(&mut self, _: &[u8], _: NetHeader) -> bool {
+        true
+    }
+
+    fn wait_on(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+}
+
+#[test]
+fn a_host_sleeps_while_its_guest_does_not_run_or_has_no_buffers() {
+    const TIME: Duration = Duration::from_millis(50);
+    let bell = Doorbell::new().unwrap();
+    bell.ring();
+    let config = small(ZC);
+    let settings = DeviceSettings {
+        notification: events(),
+        ..DeviceSettings::default()
+    };
+    let host = Region::create(&config).unwrap();
+    let guest = Region::open(host.fd().try_clone_to_owned().unwrap(), &config).unwrap();
+    let mut device = Device::new(&host, 0, settings, Ready(bell)).unwrap();
+    let time = |device: &mut Device<Ready>| {
+        let begin = std::time::Instant::now();
+        device.wait(TIME).unwrap();
+        begin.elapsed()
+    };
+    assert!(time(&mut device) >= TIME, "no guest runs");
+    let mut driver = Driver::new(guest, 0, Settings::default(), Off).unwrap();
+    while !driver.start().unwrap() {
+        device.poll(Instant::ZERO).unwrap();
+    }
+    device.poll(Instant::ZERO).unwrap();
+    assert_eq!(device.counters().to_guest, 16);
+    assert!(time(&mut device) >= TIME, "the guest has no buffers");
+    driver.receive(&mut Vec::new(), 16).unwrap();
+    assert!(device.poll(Instant::ZERO).unwrap(), "it has some again");
+}
+
 /// A guest that sends every frame back, on a thread of its own.
 fn echo(config: &Config, region: Region, notification: Notification, count: usize) {
     let fd = region.fd().try_clone_to_owned().unwrap();
