@@ -117,6 +117,8 @@ pub(crate) struct Endpoint<A, B> {
     sealed: VecDeque<(B, Range<usize>)>,
     /// The session's own records to be sent, and the bytes of them that were.
     control: (Vec<u8>, usize),
+    /// Buffers with such records that were filled after the last one with data.
+    control_behind: usize,
     handshake_until: Instant,
     /// The end of the time in which what the peer still sends is dropped.
     lingers_until: Option<Instant>,
@@ -140,6 +142,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             header: None,
             sealed: VecDeque::new(),
             control: (Vec::new(), 0),
+            control_behind: 0,
             handshake_until,
             lingers_until: None,
             is_ended: false,
@@ -154,12 +157,15 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
     }
 
     /// Returns true if its application is to be served because it does not wait for its peer any
-    /// longer; `is_sending` is true while TCP has something that is not acknowledged.
-    pub(crate) fn expire(&mut self, now: Instant, is_sending: bool) -> bool {
+    /// longer; `references` are the buffers of TCP that are not acknowledged.
+    pub(crate) fn expire(&mut self, now: Instant, references: usize) -> bool {
         if let Some(until) = self.lingers_until {
             return now > until;
         }
-        let is_sending = is_sending || !self.output.is_empty() || !self.sealed.is_empty();
+        // The session's own records do not count: a peer can ask for them at any time, and
+        // acknowledge them late.
+        let has_data = references + self.sealed.len() > self.control_behind;
+        let is_sending = has_data || !self.output.is_empty();
         !self.is_handshaking() && self.application.expire(now, is_sending)
     }
 
@@ -397,6 +403,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
                     return Written::Starved;
                 }
                 *at += len;
+                self.control_behind += 1;
                 self.sealed.push_back((buffer, 0..len));
                 continue;
             }
@@ -481,6 +488,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         let sealed = buffer.seal(|room| self.session.seal(&pieces, room));
         let len = sealed.unwrap_or(Err(tls::Error::Usage("a buffer has room")))?;
         self.output.consume(data);
+        self.control_behind = 0;
         turn.counters.records_out += 1;
         turn.counters.bytes_out += data as u64;
         Ok(len)

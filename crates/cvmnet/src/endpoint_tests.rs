@@ -24,6 +24,8 @@ struct Counter {
     /// Bytes of the answer to what is received, after which the connection is closed; 0 for none.
     refusal: usize,
     has_refused: bool,
+    /// At the last look at it, data that it has sent was not acknowledged.
+    is_sending: bool,
 }
 
 impl Application for Counter {
@@ -53,6 +55,11 @@ impl Application for Counter {
 
     fn wants_close(&self) -> bool {
         self.has_refused
+    }
+
+    fn expire(&mut self, _: Instant, is_sending: bool) -> bool {
+        self.is_sending = is_sending;
+        false
     }
 }
 
@@ -95,6 +102,7 @@ impl Side {
             received: 0,
             refusal: 0,
             has_refused: false,
+            is_sending: false,
         };
         Side {
             stack: Stack::new(config, Secret::new(&[host; 16])).unwrap(),
@@ -390,9 +398,9 @@ fn a_client_that_still_sends_can_read_why_its_connection_is_closed() {
 #[test]
 fn a_client_that_never_ends_is_given_up_soon_after_its_server() {
     let (_client, mut server, now, _) = refused();
-    assert!(!server.endpoint.expire(now + LINGER, true));
+    assert!(!server.endpoint.expire(now + LINGER, 1));
     let late = now + LINGER + Duration::from_millis(1);
-    assert!(server.endpoint.expire(late, true));
+    assert!(server.endpoint.expire(late, 1));
     assert_eq!(server.act_at_last(late), Next::Over);
 }
 
@@ -460,4 +468,45 @@ fn what_arrived_during_a_response_in_parts_is_read_when_all_of_it_is_sent() {
     }
     assert_eq!(client.endpoint.application.received, pieces * PIECE);
     assert_eq!(server.endpoint.application.received, 1000);
+}
+
+/// Otherwise a client that asks for new keys, and does not acknowledge them for a while, could wait
+/// with its request for ever.
+#[test]
+fn records_of_the_session_itself_are_no_response_that_its_client_still_reads() {
+    let (mut client, mut server, mut now, _) = connected(true);
+    let id = server.id.expect("a connection");
+    let is_sending = |server: &mut Side, now| {
+        let references = server.stack.references(id);
+        assert!(!server.endpoint.expire(now, references));
+        (references, server.endpoint.application.is_sending)
+    };
+    let update = |server: &mut Side, now| {
+        let updated = server.endpoint.session.update_keys();
+        assert!(updated.is_ok());
+        server.act(now, id);
+        server.stack.set_no_delay(now, id, true);
+        server.transmit(now);
+    };
+    // All that the handshake has left arrives.
+    let mut exchange = |server: &mut Side, now: &mut Instant| {
+        for _ in 0..100 {
+            *now += Duration::from_millis(10);
+            client.receive(*now, &mut server.line);
+            client.serve(*now);
+            server.receive(*now, &mut client.line);
+            server.serve(*now);
+        }
+    };
+    exchange(&mut server, &mut now);
+    assert_eq!(is_sending(&mut server, now), (0, false));
+    update(&mut server, now);
+    assert_eq!(is_sending(&mut server, now), (1, false));
+    server.endpoint.application.to_send = 1000;
+    server.act(now, id);
+    update(&mut server, now);
+    assert_eq!(is_sending(&mut server, now), (3, true));
+    exchange(&mut server, &mut now);
+    update(&mut server, now);
+    assert_eq!(is_sending(&mut server, now), (1, false));
 }

@@ -297,7 +297,7 @@ impl<P: Probe> Guest<P> {
             let _closed = region.closed_window();
             let stack = &self.stack;
             let expired = |(id, it): (&Id, &mut Endpoint<_, _>)| {
-                it.expire(now, stack.references(*id) > 0).then_some(*id)
+                it.expire(now, stack.references(*id)).then_some(*id)
             };
             self.endpoints.iter_mut().filter_map(expired).collect()
         };

@@ -72,7 +72,7 @@ pub trait Application {
 
     /// Looks, about once per second, at how long the peer has not done what it should; returns true
     /// if the application [wants to close](Application::wants_close) for that. `is_sending` is
-    /// true while the peer has not acknowledged all that it was sent.
+    /// true while the peer has not acknowledged all that the application has sent.
     fn expire(&mut self, _now: Instant, _is_sending: bool) -> bool {
         false
     }
