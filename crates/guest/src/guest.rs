@@ -144,7 +144,7 @@ impl Guest {
             accelerator: hardware.accelerator,
             boot_time: Duration::ZERO,
         };
-        guest.monitor = match Monitor::new(monitor) {
+        guest.monitor = match Monitor::new(monitor, began + limit) {
             Ok(monitor) => Some(monitor),
             Err(error) => return Err(guest.reason().unwrap_or(error)),
         };

@@ -24,20 +24,24 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Reads the greeting and asks for no extensions.
+    /// Reads the greeting and asks for no extensions, until a time at most.
     ///
     /// # Errors
     /// [`Error::Protocol`] if this is no monitor, or it does not answer.
-    pub(crate) fn new(stream: UnixStream) -> Result<Monitor, Error> {
+    pub(crate) fn new(stream: UnixStream, until: Instant) -> Result<Monitor, Error> {
         let mut monitor = Monitor {
             stream: BufReader::new(stream),
         };
-        let until = Instant::now() + LIMIT;
+        let until = until.min(Instant::now() + LIMIT);
         let greeting = monitor.line(until)?;
         if greeting.get("QMP").is_none() {
             return Err(wrong(&greeting, "a greeting"));
         }
-        monitor.execute("qmp_capabilities")?;
+        monitor.send(
+            "qmp_capabilities",
+            &json!({ "execute": "qmp_capabilities" }),
+            until,
+        )?;
         Ok(monitor)
     }
 
@@ -46,17 +50,17 @@ impl Monitor {
     /// # Errors
     /// [`Error::Protocol`]: it is refused, or there is no answer.
     pub(crate) fn execute(&mut self, command: &str) -> Result<Value, Error> {
-        self.send(command, &json!({ "execute": command }))
+        let until = Instant::now() + LIMIT;
+        self.send(command, &json!({ "execute": command }), until)
     }
 
-    fn send(&mut self, command: &str, request: &Value) -> Result<Value, Error> {
+    fn send(&mut self, command: &str, request: &Value, until: Instant) -> Result<Value, Error> {
         let mut line = request.to_string();
         line.push('\n');
         let stream = self.stream.get_mut();
-        let sent = stream.set_write_timeout(Some(LIMIT));
+        let sent = stream.set_write_timeout(Some(left(until)));
         sent.and_then(|()| stream.write_all(line.as_bytes()))
             .map_err(failed)?;
-        let until = Instant::now() + LIMIT;
         for _ in 0..EVENTS_MAX {
             let mut answer = self.line(until)?;
             if answer.get("event").is_some() {
@@ -92,7 +96,7 @@ impl Monitor {
         let command = "human-monitor-command";
         let arguments = json!({ "command-line": "info registers -a" });
         let request = json!({ "execute": command, "arguments": arguments });
-        let answer = self.send(command, &request)?;
+        let answer = self.send(command, &request, Instant::now() + LIMIT)?;
         match answer.as_str() {
             Some(registers) => Ok(processors(registers)),
             None => Err(wrong(&answer, "registers")),
@@ -101,13 +105,14 @@ impl Monitor {
 
     fn line(&mut self, until: Instant) -> Result<Value, Error> {
         let mut line = Vec::new();
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout = Some(left.max(Duration::from_millis(1)));
-        let set = self.stream.get_ref().set_read_timeout(timeout);
+        let left = left(until);
+        let set = self.stream.get_ref().set_read_timeout(Some(left));
         let mut bounded = (&mut self.stream).take(LINE_MAX);
         set.and_then(|()| bounded.read_until(b'\n', &mut line))
             .map_err(|error| match error.kind() {
-                ErrorKind::WouldBlock => failed(format!("no answer within {} s", LIMIT.as_secs())),
+                ErrorKind::WouldBlock => {
+                    failed(format!("no answer within {:.1} s", left.as_secs_f64()))
+                }
                 _ => failed(error),
             })?;
         if line.last() != Some(&b'\n') {
@@ -118,6 +123,12 @@ impl Monitor {
         }
         serde_json::from_slice(&line).map_err(failed)
     }
+}
+
+/// Returns the time that is left, which as a timeout may not be 0.
+fn left(until: Instant) -> Duration {
+    let left = until.saturating_duration_since(Instant::now());
+    left.max(Duration::from_millis(1))
 }
 
 /// Finds the instruction pointer and the halted state of each processor among its registers.
@@ -160,7 +171,20 @@ mod tests {
             let _ = theirs.write_all(lines.as_bytes());
             let _ = io::copy(&mut theirs, &mut io::sink());
         });
-        Monitor::new(ours)
+        Monitor::new(ours, Instant::now() + LIMIT)
+    }
+
+    #[test]
+    fn a_monitor_that_is_silent_is_waited_for_no_longer_than_the_guest_is() {
+        let began = Instant::now();
+        for lines in ["", "{\"QMP\": 1}\n"] {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(lines.as_bytes()).unwrap();
+            let until = Instant::now() + Duration::from_millis(100);
+            let error = Monitor::new(ours, until).map(drop).unwrap_err();
+            assert!(error.to_string().contains("no answer within 0."), "{error}");
+        }
+        assert!(began.elapsed() < LIMIT / 2);
     }
 
     const GREETING: &str = "{\"QMP\": {\"version\": {}}}\n{\"return\": {}}\n";

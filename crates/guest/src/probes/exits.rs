@@ -165,9 +165,10 @@ impl Watch {
                 tracefs.display()
             ));
         }
-        let instances = tracefs.join("instances");
-        remove_stale(&instances);
-        let folder = instances.join(format!("tare-{}", std::process::id()));
+        remove_stale(tracefs);
+        let folder = tracefs
+            .join("instances")
+            .join(format!("tare-{}", std::process::id()));
         let made = fs::create_dir(&folder);
         made.map_err(|error| format!("{}: {error}", folder.display()))?;
         let watch = Watch(Tracefs(folder));
@@ -185,14 +186,22 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Ends it.
+    /// Stops it; what it has seen is kept for [`Watch::finish`].
+    ///
+    /// # Errors
+    /// The kernel refuses it: in words.
+    pub fn stop(&self) -> Result<(), String> {
+        let stopped = self.0.put("tracing_on", "0");
+        stopped.map_err(|error| error.to_string())
+    }
+
+    /// Ends it and returns what it has seen.
     ///
     /// # Errors
     /// What was recorded cannot be read, or has no exit: in words.
     pub fn finish(self) -> Result<Exits, String> {
-        let stopped = self.0.put("tracing_on", "0");
-        let exits = stopped.and_then(|()| Exits::below(&self.0 .0));
-        let exits = exits.map_err(|error| error.to_string())?;
+        self.stop()?;
+        let exits = Exits::below(&self.0 .0).map_err(|error| error.to_string())?;
         // A guest without exits has not run, but KVM is not always a module that has the events.
         match exits.count() + exits.lost + exits.unread {
             0 => Err("the kernel has reported no exit: its KVM does not tell of them".into()),
@@ -201,9 +210,11 @@ impl Watch {
     }
 }
 
-/// Removes instances whose process was killed.
-fn remove_stale(instances: &Path) {
-    for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
+/// Ends the watches whose process was killed, below this folder of tracefs: they would record on,
+/// and cost every guest of this machine time.
+pub fn remove_stale(tracefs: &Path) {
+    let instances = fs::read_dir(tracefs.join("instances"));
+    for entry in instances.into_iter().flatten().flatten() {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix("tare-"));
         let is_gone = |it: &str| it.parse::<u32>().is_ok() && !Path::new("/proc").join(it).exists();

@@ -173,6 +173,26 @@ fn a_machine_without_the_tracepoints_says_so_and_instances_of_killed_processes_a
     );
 }
 
+#[test]
+fn the_watch_of_a_killed_process_ends_without_another_watch() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nothing is there.
+    remove_stale(folder.path());
+    let names = [
+        "tare-4294967295".into(),
+        format!("tare-{}", std::process::id()),
+    ];
+    let at = |name: &String| folder.path().join("instances").join(name);
+    names
+        .iter()
+        .for_each(|name| fs::create_dir_all(at(name)).unwrap());
+    remove_stale(folder.path());
+    assert_eq!(
+        names.each_ref().map(|name| at(name).is_dir()),
+        [false, true]
+    );
+}
+
 /// A folder of tracefs as a kernel had it: see the README there.
 fn recorded(name: &str) -> std::path::PathBuf {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/recorded");

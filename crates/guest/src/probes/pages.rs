@@ -92,7 +92,7 @@ pub(super) fn parse(
             words => (Some(at + 4), at + 4 + 4 * words as usize),
         };
         time += delta;
-        if next <= at + 4 || next > end {
+        if next <= at + 4 || next > end || data.is_some_and(|data| data > next) {
             return Err(cut(next));
         }
         if let Some(event) = data.and_then(|data| read(&page[data..next], time, meanings)) {
@@ -239,5 +239,10 @@ mod tests {
         wrong[HEADER] = 29 | 1 << 5;
         wrong[HEADER + 4..HEADER + 8].fill(0);
         assert!(parsed(&wrong).1.is_err(), "an entry of no length");
+        // The length of a long event counts its own word.
+        for len in 0..4 {
+            wrong[HEADER..HEADER + 8].copy_from_slice(&[0, 0, 0, 0, len, 0, 0, 0]);
+            assert!(parsed(&wrong).1.is_err(), "a long event of {len} bytes");
+        }
     }
 }
