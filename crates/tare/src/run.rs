@@ -56,6 +56,8 @@ pub(crate) fn execute(
     for warning in &directory.plan().warnings {
         terminal::say_wrapped(&format!("tare: warning: {warning}"));
     }
+    // What the lab does not know of: it clears processes and folders itself.
+    systems::guest::breakdown::clear();
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in signals_to_end() {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;

@@ -29,6 +29,7 @@ pub(crate) enum Command {
 /// as the `io::Error` that it is.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     tare_lab::leftovers::clear();
+    breakdown::clear();
     match command {
         Command::Boot(args) => boot::run(args),
         Command::Breakdown(args) => breakdown::command::run(args),

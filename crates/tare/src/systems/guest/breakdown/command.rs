@@ -231,8 +231,8 @@ impl Measured {
         }
         let probes = self.rounds[0].recording.probes.iter();
         let probes = probes.filter_map(|it| Some((it.function.as_str(), it.reason.as_ref()?)));
-        let exits = self.rounds[0].exits.as_ref().err();
-        for (what, reason) in probes.chain(exits.map(|reason| ("exits", reason))) {
+        let exits = self.rounds.iter().find_map(|it| it.all_exits().err());
+        for (what, reason) in probes.chain(exits.iter().map(|reason| ("exits", reason))) {
             let _ = writeln!(text, "  not measured: {what}: {reason}");
         }
         let shown = |figure: Option<[f64; 3]>| figure.map_or("–".into(), percent);
@@ -241,7 +241,7 @@ impl Measured {
         let accounted = shown(self.over(|it| Some(it.accounted())));
         let overhead = shown(self.over(|it| Some(it.overhead - 1.0)));
         let sum = |figure: fn(&Round) -> u64| self.rounds.iter().map(figure).sum::<u64>();
-        let lost = sum(|it| it.recording.lost);
+        let lost = sum(Round::lost);
         let missed = sum(|it| it.recording.missed);
         text += &format!(
             "  of all time: idle {idle}; the recorder {recorder}; accounted for {accounted}\n  \
@@ -261,10 +261,11 @@ impl Measured {
             let whole = cpus.iter().map(|cpu| cpu.whole).max().unwrap_or(0).max(1);
             let percent = |cycles: u64| u128::from(cycles) * 100 / u128::from(whole);
             let _ = writeln!(text, "# round {}", n + 1);
-            if let Err(reason) = &round.exits {
+            let exits = round.all_exits();
+            if let Err(reason) = &exits {
                 let _ = writeln!(text, "# vcpu: not available: {reason}");
             }
-            let vcpus = round.exits.iter().flat_map(|exits| &exits.vcpus);
+            let vcpus = exits.iter().flat_map(|exits| &exits.vcpus);
             for (vcpu, reasons) in vcpus {
                 for (reason, exit) in reasons {
                     let number = exit.number.map(|it| format!("{it:#x}"));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context as _};
 use tare_guest::accelerator::Accelerator;
-use tare_guest::probes::exits::{Exits, Watch};
+use tare_guest::probes::exits::{remove_stale, Exits, Watch};
 use tare_guest::probes::{self, Category, Recording};
 use tare_guest::{Guest, Stream};
 use tare_lab::driver::{Expected, Invocation, Missing, Mistake, Role};
@@ -36,7 +36,7 @@ const BOOT_MAX: Duration = Duration::from_secs(180);
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// The parts of the time in which the guest had work, by their published names. Exits are inside of
-/// all of them.
+/// these, of idling and of the recorder's time.
 const PARTS: [(&str, &[Category]); 4] = [
     ("swiotlb", &BOUNCES),
     ("packet", &[Category::PacketIn, Category::PacketOut]),
@@ -65,7 +65,7 @@ figures! {
             /// the share of everything else
             application_share: Option<f64> [Ratio],
             /// the cycles of exits over those in which the guest had work: a share that is inside
-            /// of the others; none without KVM's tracepoints
+            /// of the others; none without KVM's tracepoints, and if events of them are lost
             exit_share: Option<f64> [Ratio],
             /// the part of all time in which the guest was idle
             idle: f64 [Ratio],
@@ -95,7 +95,8 @@ figures! {
             bouncing,
             /// of finding, copying and giving back, those that it did not do
             unbounced,
-            /// events that the kernel had no room for
+            /// events that the guest's kernel or the host's had no room for, or that could not be
+            /// read
             lost,
             /// calls that are counted and whose time is that of another category, as an interrupt
             /// made them in the middle of a probe
@@ -125,11 +126,18 @@ impl Round {
         let remote = Remote::of(leg);
         let without = load(&remote, parameters)?;
         let guest = leg.guest().context("a guest")?;
-        let watch = match guest.accelerator() {
-            Accelerator::Kvm => Watch::start(Path::new(TRACEFS), guest.pid()),
-            Accelerator::Emulated => Err("the guest is emulated and has no exits".into()),
-        };
-        let (recording, with) = record(guest, parameters, || load(&remote, parameters))?;
+        let (accelerator, process) = (guest.accelerator(), guest.pid());
+        // Exits are held against the time of the recording, so none from before or after it counts.
+        let (recording, (with, watch)) = record(guest, parameters, || {
+            let watch = match accelerator {
+                Accelerator::Kvm => Watch::start(Path::new(TRACEFS), process),
+                Accelerator::Emulated => Err("the guest is emulated and has no exits".into()),
+            };
+            let with = load(&remote, parameters)?;
+            let watch = watch.and_then(|watch| watch.stop().map(|()| watch));
+            Ok((with, watch))
+        })?;
+        // It takes a while, in which the guest would be idle.
         let exits = watch.and_then(Watch::finish);
         ensure!(recording.busy() > 0, "the guest had nothing to do");
         Ok(Round {
@@ -153,10 +161,27 @@ impl Round {
         is_known.then_some(share)
     }
 
+    /// Returns the exits, or the reason why they, or some of them, are not known.
+    fn all_exits(&self) -> Result<&Exits, String> {
+        let exits = self.exits.as_ref().map_err(String::clone)?;
+        match lost(exits) {
+            0 => Ok(exits),
+            lost => Err(format!(
+                "{lost} events of exits were lost or not readable, so that all figures of exits \
+                 would be too low; a shorter --duration loses fewer"
+            )),
+        }
+    }
+
+    /// Returns the events that are in no figure.
+    fn lost(&self) -> u64 {
+        self.recording.lost + self.exits.as_ref().map_or(0, lost)
+    }
+
     /// Returns the cycles of exits over those with work; `None` if they are not known. A guest that
     /// halts is idle.
     fn exit_share(&self) -> Option<f64> {
-        let exits = self.exits.as_ref().ok()?;
+        let exits = self.all_exits().ok()?;
         let all = exits.vcpus.values().flatten();
         let all = all.filter(|(reason, _)| !["hlt", "idle-halt"].contains(&reason.as_str()));
         let cycles: u64 = all.map(|(_, exit)| exit.cycles).sum();
@@ -209,12 +234,22 @@ impl Round {
             emulated: (!parameters.timed).into(),
             bouncing: 3 * is_bouncing,
             unbounced: undone * is_bouncing,
-            lost: self.recording.lost,
+            lost: self.lost(),
             missed: self.recording.missed,
             miscounted: self.miscounted(),
             unaccounted: ((self.accounted() - 1.0).abs() > 0.01).into(),
         }
     }
+}
+
+/// Returns the events of exits that are in no count.
+fn lost(exits: &Exits) -> u64 {
+    exits.lost + exits.unread
+}
+
+/// Ends the watches of commands that were killed.
+pub(crate) fn clear() {
+    remove_stale(Path::new(TRACEFS));
 }
 
 /// The driver `guest-breakdown`.
@@ -318,11 +353,11 @@ pub(crate) fn probes() -> anyhow::Result<ExitCode> {
 }
 
 /// Records in a guest while `load` runs here.
-fn record(
+fn record<T: Send>(
     guest: &mut Guest,
     parameters: &GuestParameters,
-    load: impl FnOnce() -> anyhow::Result<generate::Load> + Send,
-) -> anyhow::Result<(Recording, generate::Load)> {
+    load: impl FnOnce() -> anyhow::Result<T> + Send,
+) -> anyhow::Result<(Recording, T)> {
     let (begun, begins) = mpsc::channel();
     let (over, ends) = mpsc::channel::<()>();
     let limit = BOOT_MAX + parameters.duration * 4;
@@ -367,5 +402,63 @@ impl Read for Until {
     fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
         let _ = self.0.recv();
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tare_guest::probes::exits::Exit;
+    use tare_guest::probes::Times;
+
+    use super::*;
+
+    fn round(exits: Result<Exits, String>) -> Round {
+        let mut times = Times::default();
+        times.cycles[Category::Application as usize] = 1000;
+        Round {
+            recording: Recording {
+                cpus: vec![times],
+                probes: Vec::new(),
+                lost: 5,
+                missed: 0,
+                unmatched: 0,
+            },
+            requests: 1,
+            exits,
+            overhead: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_share_of_exits_is_not_stated_if_some_of_them_are_lost() {
+        let exit = |cycles| Exit {
+            cycles,
+            ..Exit::default()
+        };
+        let reasons = [
+            ("npf".to_owned(), exit(250)),
+            ("hlt".to_owned(), exit(9999)),
+        ];
+        let whole = Exits {
+            vcpus: BTreeMap::from([(0, BTreeMap::from(reasons))]),
+            ..Exits::default()
+        };
+        let known = round(Ok(whole.clone()));
+        assert_eq!((known.exit_share(), known.lost()), (Some(0.25), 5));
+        for (lost, unread) in [(3, 0), (0, 3)] {
+            let exits = Exits {
+                lost,
+                unread,
+                ..whole.clone()
+            };
+            let round = round(Ok(exits));
+            assert_eq!((round.exit_share(), round.lost()), (None, 8));
+            let reason = round.all_exits().unwrap_err();
+            assert!(reason.starts_with("3 events"), "{reason}");
+        }
+        let unknown = round(Err("no KVM".into()));
+        assert_eq!((unknown.exit_share(), unknown.lost()), (None, 5));
     }
 }
