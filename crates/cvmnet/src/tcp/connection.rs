@@ -462,7 +462,7 @@ impl<B: Buffer> Connection<B> {
         if self.rx.len() > 0 || self.state == State::SynSent {
             return true;
         }
-        // What waits for bytes before it is read by nobody.
+        // What waits for bytes before it will not be read.
         self.rx.clear();
         self.shutdown(now);
         if self.state == State::FinWait2 {

@@ -79,9 +79,9 @@ impl<P: Probe> Driver<P> {
         self.records.free()
     }
 
-    /// Returns the number of packets of up to 64 KiB for which there is room, whatever their pieces.
-    /// A bounce buffer with few free slots may have them in too many places for a long piece all the
-    /// same, and refuse it.
+    /// Returns the number of packets of up to 64 KiB for which there is room, whatever their
+    /// pieces. A bounce buffer with few free slots may have them in too many places for a long
+    /// piece all the same, and refuse it.
     pub fn room(&mut self) -> usize {
         if !matches!(self.status, Status::Running) {
             return 0;
