@@ -126,8 +126,8 @@ impl Workload for Vita {
     }
 
     fn longest(parameters: &VitaParameters) -> Duration {
-        // Virtual time hardly limits wall time: a search sends some twenty loads, on a 1 GbE line each
-        // of a million packets per second.
+        // Virtual time hardly limits wall time: a search sends some twenty loads, on a 1 GbE line
+        // each of a million packets per second.
         let usual = Duration::try_from_secs_f64(expected_seconds(parameters) * 20.0);
         parameters
             .duration

@@ -359,8 +359,8 @@ impl Workload for Farmem {
     }
 }
 
-/// Checks that a trial of another system leaves alone what only remote memory has: cells that differ
-/// in a parameter without effect would be compared.
+/// Checks that a trial of another system leaves alone what only remote memory has: otherwise cells
+/// that differ in a parameter without effect would be compared.
 fn examine_other_system(parameters: &FarmemParameters) -> Result<(), Mistake> {
     let is_off = |name, switch: Switch| match switch {
         Switch::Off => Ok(()),

@@ -128,8 +128,8 @@ impl Drop for Ended {
 }
 
 /// UCX's own test of latency: messages of the same length there and back, of which it prints half
-/// of the round trip. Nothing is looked up or verified. A read is half a round trip of a request and
-/// half of one of the data, a write likewise.
+/// of the round trip. Nothing is looked up or verified. A read is half a round trip of a request
+/// and half of one of the data, a write likewise.
 fn ucx(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow::Result<FarmemFigures> {
     let (server_cpu, own_cpu) = processors()?;
     let transports = match parameters.transport {

@@ -601,8 +601,8 @@ fn groups(
     Ok((median(&mut times), operations))
 }
 
-/// The median, which of an even number of values is the mean of the two in the middle: a short trial
-/// has two turns, and the larger of two would be high in each. NaN without values.
+/// The median, which of an even number of values is the mean of the two in the middle: a short
+/// trial has two turns, and the larger of two would be high in each. NaN without values.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
