@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::experiment::ROUNDS_MAX;
+use crate::file::MAX_CELLS;
 use crate::plan::{Done, Plan, Trial};
 use crate::result::SCHEMA;
 use crate::sample::{Outcome, TrialRecord};
@@ -20,6 +22,10 @@ use crate::schedule::Schedule;
 /// The largest `run.json` or `samples.jsonl` that is read, in bytes.
 const FILE_MAX: u64 = 1 << 30;
 
+/// The most axes of an experiment in a run: more than a file may give, since an import makes an
+/// axis of each parameter of its logs.
+pub const AXES_MAX: usize = 64;
+
 /// A run on disk, held by this process alone.
 #[derive(Debug)]
 pub struct RunDirectory {
@@ -27,6 +33,8 @@ pub struct RunDirectory {
     plan: Plan,
     records: Vec<TrialRecord>,
     samples: File,
+    /// The length of the whole lines, if a line that was cut short follows them.
+    torn: Option<u64>,
 }
 
 /// The reason for which a run directory cannot be used.
@@ -124,11 +132,13 @@ impl RunDirectory {
             plan,
             records: Vec::new(),
             samples,
+            torn: None,
         })
     }
 
     /// Opens a run to go on with it. A last line that was cut short (the process was killed while
-    /// it wrote) is removed; its trial runs again.
+    /// it wrote) is left out, and removed by the first [`RunDirectory::append`]; its trial runs
+    /// again.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] where a file holds something else, [`StoreError::Busy`], or what
@@ -139,13 +149,13 @@ impl RunDirectory {
         let mut options = OpenOptions::new();
         let mut samples = open(&file, options.read(true).append(true).create(true))?;
         lock(&samples, path)?;
-        let (records, whole) = read_records(&mut samples, &file, &plan)?;
-        samples.set_len(whole).map_err(io_error(&file))?;
+        let (records, torn) = read_records(&mut samples, &file, &plan)?;
         Ok(RunDirectory {
             path: path.to_owned(),
             plan,
             records,
             samples,
+            torn,
         })
     }
 
@@ -183,20 +193,23 @@ impl RunDirectory {
     pub fn append(&mut self, mut record: TrialRecord, log: &[u8]) -> Result<(), StoreError> {
         if matches!(record.outcome, Outcome::Failed { .. }) {
             let name = format!(
-                "logs/{}-round{}-{}.log",
+                "{}-round{}-{}.log",
                 record.experiment.replace(['/', '\\'], "-"),
                 record.round,
                 self.records.len()
             );
-            let path = self.path.join(&name);
-            fs::write(&path, log).map_err(io_error(&path))?;
-            record.log = Some(name);
+            let logs = self.path.join("logs");
+            write_log(&logs, &name, log).map_err(io_error(&logs.join(&name)))?;
+            record.log = Some(format!("logs/{name}"));
         }
         let mut line = serde_json::to_vec(&record).expect("a record is plain data");
         line.push(b'\n');
-        self.samples
-            .write_all(&line)
-            .map_err(io_error(&self.path.join("samples.jsonl")))?;
+        let file = self.path.join("samples.jsonl");
+        if let Some(whole) = self.torn {
+            self.samples.set_len(whole).map_err(io_error(&file))?;
+            self.torn = None;
+        }
+        self.samples.write_all(&line).map_err(io_error(&file))?;
         self.records.push(record);
         Ok(())
     }
@@ -217,17 +230,38 @@ impl RunDirectory {
 }
 
 /// Opens a file of a run. It is opened with O_NONBLOCK: opening a FIFO that nothing is at the other
-/// end of would block for ever.
+/// end of would block for ever. And with O_NOFOLLOW: in a run that another user made, a symbolic
+/// link may name a file of this user's.
 fn open(path: &Path, options: &mut OpenOptions) -> Result<File, StoreError> {
+    let no_file = || io::Error::other("found no regular file, expected a file of a run");
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let file = options
-        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .custom_flags(flags.bits() as i32)
         .open(path)
+        .map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::LOOP) => no_file(),
+            _ => error,
+        })
         .map_err(io_error(path))?;
     if !file.metadata().map_err(io_error(path))?.is_file() {
-        let error = io::Error::other("found no regular file, expected a file of a run");
-        return Err(io_error(path)(error));
+        return Err(io_error(path)(no_file()));
     }
     Ok(file)
+}
+
+/// Writes a file in the folder `logs`, in place of one that a run left there when it was killed.
+/// Neither the folder nor the file may be a symbolic link: either may lead to a file of another
+/// run, or of no run.
+fn write_log(logs: &Path, name: &str, log: &[u8]) -> io::Result<()> {
+    let folder = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(logs, folder, Mode::empty())?;
+    match rustix::fs::unlinkat(&folder, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(&folder, name, new, Mode::from_raw_mode(0o666))?;
+    File::from(file).write_all(log)
 }
 
 /// Returns true if there is no such file, or what should be its folder is a file.
@@ -256,15 +290,13 @@ fn lock(samples: &File, path: &Path) -> Result<(), StoreError> {
 }
 
 /// Writes a file so that a reader sees the old one or the new one, never a part, even while
-/// another process writes it too. A file that could not be written leaves nothing behind.
+/// another process writes it too. A file that could not be written leaves nothing behind. A
+/// symbolic link is replaced, and not followed.
 ///
 /// # Errors
 /// The error of the file system.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(format!(".{}.part", std::process::id()));
-    let partial = PathBuf::from(partial);
-    let mut file = File::create(&partial).map_err(io_error(path))?;
+    let (mut file, partial) = new_beside(path).map_err(io_error(path))?;
     file.write_all(bytes)
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&partial, path))
@@ -272,6 +304,23 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
             let _ = fs::remove_file(&partial);
             io_error(path)(error)
         })
+}
+
+/// Makes a new file in the folder of `path`; returns its path too. Whatever has such a name already
+/// is left alone: it may be a symbolic link that another user has put there.
+fn new_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let process = std::process::id();
+    for place in 0..100 {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(format!(".{process}-{place}.part"));
+        let partial = PathBuf::from(partial);
+        match File::create_new(&partial) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((made?, partial)),
+        }
+    }
+    let left = format!("found files that end in .{process}-0.part to .{process}-99.part");
+    Err(io::Error::other(left + ", expected none; remove them"))
 }
 
 fn read_plan(path: &Path) -> Result<Plan, StoreError> {
@@ -307,16 +356,30 @@ fn read_plan(path: &Path) -> Result<Plan, StoreError> {
                 ),
             ));
         }
+        let axes = &experiment.axes;
+        let values = axes.iter().map(|axis| axis.values.len().max(1));
+        let cells = values.fold(1, usize::saturating_mul);
+        if cells > MAX_CELLS || axes.len() > AXES_MAX {
+            return Err(damaged(
+                1,
+                format!(
+                    "{}: found {cells} cells on {} axes, expected at most {MAX_CELLS} cells on at \
+                     most {AXES_MAX} axes",
+                    experiment.id,
+                    axes.len()
+                ),
+            ));
+        }
     }
     Ok(plan)
 }
 
-/// The records and how many bytes of the file are whole lines.
+/// The records, and the length of the whole lines if a line that was cut short follows them.
 fn read_records(
     samples: &mut File,
     path: &Path,
     plan: &Plan,
-) -> Result<(Vec<TrialRecord>, u64), StoreError> {
+) -> Result<(Vec<TrialRecord>, Option<u64>), StoreError> {
     let text = read_bounded(samples, path)?;
     let whole = text
         .iter()
@@ -344,7 +407,7 @@ fn read_records(
             Ok(record)
         })
         .collect::<Result<_, _>>()?;
-    Ok((records, whole as u64))
+    Ok((records, (whole < text.len()).then_some(whole as u64)))
 }
 
 /// The whole file, or an error: a part of one would be taken for all of it.

@@ -105,7 +105,7 @@ impl Watch {
     }
 
     fn elapsed(&self) -> Duration {
-        self.before + self.began.elapsed()
+        self.before.saturating_add(self.began.elapsed())
     }
 
     /// Prints a line, above the table where there is one.

@@ -172,3 +172,56 @@ fn cell_of_a_run_that_was_stopped_for_longer_than(seconds: u64) -> Value {
     let result: Value = serde_json::from_slice(&done.stdout).unwrap();
     result["experiments"][0]["cells"][0].clone()
 }
+
+#[test]
+fn a_run_with_a_record_of_endless_time_goes_on() {
+    let folder = folder();
+    let run = ["run", "doors.toml", "--rounds", "2", "--out", "r"];
+    assert_eq!(output(folder.path(), &run).status.code(), Some(0));
+    let file = folder.path().join("r/samples.jsonl");
+    let whole = fs::read_to_string(&file).unwrap();
+    let first: Vec<String> = whole
+        .lines()
+        .take(3)
+        .map(|line| {
+            let mut record: Value = serde_json::from_str(line).unwrap();
+            record["run_ms"] = 1e300.into();
+            record.to_string() + "\n"
+        })
+        .collect();
+    fs::write(&file, first.concat()).unwrap();
+    let done = output(folder.path(), &["run", "--resume", "r"]);
+    let said = text(&done.stderr);
+    assert!(!said.contains("panicked"), "{said}");
+    assert_eq!(done.status.code(), Some(0), "{said}");
+}
+
+#[test]
+fn a_plan_of_too_many_cells_is_refused_at_once() {
+    let folder = folder();
+    let run = ["run", "doors.toml", "--rounds", "1", "--out", "r"];
+    assert_eq!(output(folder.path(), &run).status.code(), Some(0));
+    let file = folder.path().join("r/run.json");
+    let mut plan: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let axes = &mut plan["experiments"][0]["axes"];
+    let mut axis = axes[0].clone();
+    axis["values"] = (0..100).collect::<Vec<u32>>().into();
+    *axes = (0..8)
+        .map(|place| {
+            axis["name"] = format!("x{place}").into();
+            axis.clone()
+        })
+        .collect();
+    fs::write(&file, plan.to_string()).unwrap();
+    for arguments in [
+        &["report", "r"][..],
+        &["export", "r", "--format", "csv"],
+        &["diff", "r", "r"],
+        &["run", "--resume", "r"],
+    ] {
+        let done = output(folder.path(), arguments);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains("expected at most 10000 cells"), "{said}");
+    }
+}

@@ -14,7 +14,7 @@ use tare_lab::fingerprint::Machine;
 use tare_lab::plan::Plan;
 use tare_lab::result::SCHEMA;
 use tare_lab::sample::{Outcome, TrialRecord, OPERATIONS};
-use tare_lab::store::RunDirectory;
+use tare_lab::store::{RunDirectory, AXES_MAX};
 use tare_lab::unit::{Better, Dimension, Unit};
 use tare_lab::value::{Parameters, Point, Selector, Value};
 
@@ -288,8 +288,8 @@ impl Figures {
             }
         }
         let product: f64 = axes.iter().map(|axis| axis.values.len() as f64).product();
-        if product > CELLS_MAX {
-            bail!("{id}: the parameters of its figures span more than {CELLS_MAX} cells; import fewer logs, or give --at");
+        if product > CELLS_MAX || axes.len() > AXES_MAX {
+            bail!("{id}: the parameters of its figures span more than {CELLS_MAX} cells or {AXES_MAX} axes; import fewer logs, or give --at");
         }
         let rounds = self.cells.iter().map(|(_, trials)| trials.len()).max();
         let rounds = rounds.unwrap_or(1);
