@@ -1,5 +1,7 @@
 //! Text from outside made safe to show, and small pieces of text that several modules write.
 
+use std::fmt::Write;
+
 /// `1 trial`, `20 trials`.
 pub(crate) fn count(number: usize, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
@@ -24,6 +26,21 @@ pub fn clean(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
+/// Returns JSON with the control characters that serde_json leaves as they are (U+007F to U+009F)
+/// as escapes. They stand within strings alone.
+pub fn json_for_terminals(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\u{7f}'..='\u{9f}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// The first `limit` characters, made safe to show, with an ellipsis where more follow.
 pub(crate) fn clip(text: &str, limit: usize) -> String {
     let mut short: String = text.chars().take(limit).map(visible).collect();
@@ -38,6 +55,14 @@ pub(crate) fn clip(text: &str, limit: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_for_terminals_is_the_same_json_without_control_characters() {
+        let text = "a\u{1b}[2J\u{7f}\u{9b}2J\u{9f}\u{a0}é\\u";
+        let json = json_for_terminals(&serde_json::to_string(text).unwrap());
+        assert!(!json.contains(char::is_control), "{json:?}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+    }
 
     #[test]
     fn long_text_is_clipped_between_characters_and_cannot_hide_anything() {

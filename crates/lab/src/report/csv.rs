@@ -1,8 +1,10 @@
 //! Comma-separated values (RFC 4180) for programs: the samples, and the claims and targets.
 //! Numbers are whole, in the unit that the line names; a value that is missing is an empty field.
+//! Control characters, line breaks among them, are replaced.
 
 use crate::experiment::Standing;
 use crate::result::{CellResult, Evidence, ExperimentResult, RunResult};
+use crate::text::clean;
 use crate::unit::Better;
 
 use super::table::{self, Cell, Kind, Row, Table};
@@ -153,12 +155,14 @@ fn line<'a>(out: &mut String, fields: impl Iterator<Item = &'a str>) {
         if place > 0 {
             out.push(',');
         }
-        if text.contains(['"', ',', '\r', '\n']) {
+        // No field has a line break: `clean` makes it a space.
+        let text = clean(text);
+        if text.contains(['"', ',']) {
             out.push('"');
             out.push_str(&text.replace('"', "\"\""));
             out.push('"');
         } else {
-            out.push_str(text);
+            out.push_str(&text);
         }
     }
     out.push_str("\r\n");

@@ -101,11 +101,26 @@ fn render(out: &mut String, table: &Table) {
     }
 }
 
-/// Text in which nothing is markup.
+/// Text in which nothing is markup: no list item at its start, no link, mention, emoji or formula
+/// within.
 fn plain(text: &str) -> String {
+    let text: String = text.chars().map(visible).collect();
+    let text = text.trim_start();
     let mut out = String::with_capacity(text.len());
-    for c in text.chars().map(visible) {
+    let marker = list_marker(text);
+    for (at, c) in text.char_indices() {
+        let rest = &text[at + c.len_utf8()..];
+        let is_last = rest.is_empty() || rest.starts_with(char::is_whitespace);
         match c {
+            _ if Some(at) == marker => {
+                out.push('\\');
+                out.push(c);
+            }
+            '$' => out.push_str("&#36;"),
+            ':' | '@' if !is_last => {
+                let _ = write!(out, "&#{};", u32::from(c));
+            }
+            '.' if ends_with_www(&text[..at]) => out.push_str("&#46;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
@@ -117,4 +132,51 @@ fn plain(text: &str) -> String {
         }
     }
     out
+}
+
+/// Returns where the character is that makes the text a list item or a rule.
+fn list_marker(text: &str) -> Option<usize> {
+    let at = text.find(|c: char| !c.is_ascii_digit())?;
+    let c = text[at..].chars().next()?;
+    let is_alone = text[at + c.len_utf8()..]
+        .chars()
+        .next()
+        .is_none_or(|next| next.is_whitespace() || (c == '-' && next == '-'));
+    let is_marker = match at {
+        0 => matches!(c, '-' | '+'),
+        _ => matches!(c, '.' | ')'),
+    };
+    (is_marker && is_alone).then_some(at)
+}
+
+fn ends_with_www(text: &str) -> bool {
+    let mut last = text.bytes().rev().take(3);
+    text.len() >= 3 && last.all(|byte| byte.eq_ignore_ascii_case(&b'w'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_begins_a_list_or_holds_a_link_and_ordinary_text_stays_as_it_is() {
+        for (text, expected) in [
+            (
+                "- [x] see www.example.com",
+                "\\- \\[x\\] see www&#46;example.com",
+            ),
+            ("+ a", "\\+ a"),
+            ("1. a", "1\\. a"),
+            ("  23) a", "23\\) a"),
+            ("---", "\\---"),
+            ("https://a.b", "https&#58;//a.b"),
+            ("a@b.c :tada:", "a&#64;b.c &#58;tada:"),
+            ("$x$", "&#36;x&#36;"),
+            ("-3.5", "-3.5"),
+            ("1.5 to 2.5", "1.5 to 2.5"),
+            ("Xeon @ 2.5 GHz: 3 cells (2)", "Xeon @ 2.5 GHz: 3 cells (2)"),
+        ] {
+            assert_eq!(plain(text), expected);
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::experiment::{Published, Standing};
 use crate::result::{
     p_in_words, ClaimResult, Evidence, ExperimentResult, Failures, RunResult, Verdict,
 };
-use crate::text::count;
+use crate::text::{count, json_for_terminals};
 use crate::unit::{significant, Better};
 use crate::value::Point;
 
@@ -470,5 +470,5 @@ pub(super) fn error_rate(run: &RunResult) -> Option<String> {
 /// A point as JSON, as data attributes and the CSV have it.
 pub(super) fn json(point: &Point) -> String {
     // A map of names to plain values always has a JSON form.
-    serde_json::to_string(point).unwrap_or_default()
+    json_for_terminals(&serde_json::to_string(point).unwrap_or_default())
 }

@@ -7,8 +7,8 @@ use super::table::{self, About, Column, Kind, Row, Table};
 use super::words::{symbol, words, DASH};
 use crate::experiment::Standing;
 use crate::result::{ExperimentResult, RunResult, Verdict};
-pub use crate::text::clean;
 use crate::text::clip;
+pub use crate::text::{clean, json_for_terminals};
 
 /// A text from outside is cut here: a longer one would push the rest of the table off the screen.
 const LONGEST: usize = 600;
