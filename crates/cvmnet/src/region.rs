@@ -345,7 +345,7 @@ impl Region {
     /// and handshakes that read or write there by mistake end the process.
     ///
     /// # Errors
-    /// Processor or kernel have no protection keys.
+    /// Processor or kernel have no protection keys, or the region has a guard already.
     pub fn guard(&mut self, means: Means) -> Result<(), Error> {
         Ok(self.memory.guard(means)?)
     }

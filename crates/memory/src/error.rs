@@ -42,6 +42,15 @@ pub enum Error {
     NotAFile,
     /// Other users may access the file, by this mode.
     FileMode(u32),
+    /// The file belongs to another user, who may access it.
+    FileOwner {
+        /// The user that it belongs to.
+        owner: u32,
+        /// The effective user of this process.
+        own: u32,
+    },
+    /// The memory has a guard already.
+    Guarded,
 }
 
 impl Error {
@@ -103,6 +112,14 @@ impl fmt::Display for Error {
                 "found a file of mode {mode:04o}, expected 0600, since it has the secrets of \
                  others: chmod 600"
             ),
+            Error::FileOwner { owner, own } => write!(
+                f,
+                "found a file of user {owner}, expected one of user {own}, since it has the \
+                 secrets of others: run as user {owner}, or chown {own} it"
+            ),
+            Error::Guarded => {
+                f.write_str("the memory has a guard already: expected one guard per mapping")
+            }
         }
     }
 }

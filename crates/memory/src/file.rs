@@ -53,8 +53,8 @@ impl OwnedFile {
     /// Opens a file, or makes an empty one with mode 0600.
     ///
     /// # Errors
-    /// It is not a regular file, other users may access it, another process has it, or it cannot
-    /// be opened.
+    /// It is not a regular file, it belongs to another user or others may access it, another
+    /// process has it, or it cannot be opened.
     pub fn open(path: &Path) -> Result<OwnedFile, Error> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false);
@@ -97,6 +97,10 @@ impl OwnedFile {
         let found = file.metadata()?;
         if !found.is_file() {
             return Err(Error::NotAFile);
+        }
+        let (owner, own) = (found.uid(), rustix::process::geteuid().as_raw());
+        if owner != own {
+            return Err(Error::FileOwner { owner, own });
         }
         let mode = found.mode() & 0o7777;
         if mode & 0o077 != 0 {

@@ -84,9 +84,13 @@ impl SharedMemory {
     /// [`SharedMemory::try_clone`] too, are not affected.
     ///
     /// # Errors
-    /// Processor or kernel have no protection keys, or none that is free.
+    /// Processor or kernel have no protection keys, or none that is free, or the mapping has a
+    /// guard already: pages keep the access of their last gate, and one that is gone opens them no
+    /// more.
     pub fn guard(&mut self, means: Means) -> Result<(), Error> {
-        self.gate = None;
+        if self.gate.is_some() {
+            return Err(Error::Guarded);
+        }
         // SAFETY: the mapping has whole pages, since the kernel rounds its length up, exists as
         // long as this value, and is accessed through views only.
         self.gate = Some(unsafe { Gate::new(self.start, self.len, means) }?);

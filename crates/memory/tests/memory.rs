@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
-use tare_memory::{Error, SharedMemory, LEN_MAX};
+use tare_memory::{Error, Means, SharedMemory, LEN_MAX};
 
 fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
     let fd = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -108,6 +108,19 @@ fn what_one_mapping_writes_the_other_reads_also_across_threads() {
             assert_eq!(value.load(), 3 * n + 1);
         }
     });
+}
+
+#[test]
+fn a_second_guard_is_refused_and_the_first_still_opens_the_memory() {
+    let mut memory = SharedMemory::create("test", 4096).unwrap();
+    memory.guard(Means::Pages).unwrap();
+    for means in [Means::Pages, Means::Key] {
+        assert!(matches!(memory.guard(means), Err(Error::Guarded)));
+    }
+    let _open = memory.open_window();
+    let value = memory.view().volatile::<u64>(0).unwrap();
+    value.store(7);
+    assert_eq!(value.load(), 7);
 }
 
 #[test]

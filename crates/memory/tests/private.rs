@@ -120,6 +120,23 @@ fn a_file_has_one_owner_at_a_time() {
 }
 
 #[test]
+fn a_file_of_another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("NOT TESTED: files of other users: only root can make them");
+        return;
+    }
+    let path = path("other-user");
+    drop(OwnedFile::open(&path).unwrap());
+    std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+    let refused = OwnedFile::open(&path).unwrap_err().to_string();
+    fs::remove_file(&path).unwrap();
+    assert!(
+        refused.contains("found a file of user 65534, expected one of user 0"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn a_memfd_is_handed_on_to_one_owner() {
     let mut file = OwnedFile::memfd("test", Pages::Small).unwrap();
     file.grow(2 << 20).unwrap();
