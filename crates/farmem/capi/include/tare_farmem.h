@@ -309,7 +309,7 @@ int tfm_close(tfm_session *session);
 
 /**
  * Asks the node for an answer, and stores the time of the round trip. The space need not exist.
- * Errors: TFM_NODE_GONE.
+ * Errors: TFM_TIMEOUT, TFM_NODE_GONE.
  */
 int tfm_ping(tfm_session *session, uint64_t *round_trip_ns);
 

@@ -185,7 +185,7 @@ impl<C: Channel> Session<C> {
     /// for at most `patience`.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`Error`]; if another holder has it still, that of the last attempt.
     pub fn lock_within(
         &mut self,
         address: Address,
@@ -199,18 +199,14 @@ impl<C: Channel> Session<C> {
                 Ok(guard) => return Ok(guard),
                 Err(error) => error,
             };
-            let locked = crate::operation::Error::Locked {
-                retry_after: Duration::ZERO,
-            };
-            let retry_after = match error {
-                Error::Failed(Failure::Refused(crate::operation::Error::Locked {
-                    retry_after,
-                })) => retry_after,
-                error => return Err(error),
+            let Error::Failed(Failure::Refused(crate::operation::Error::Locked { retry_after })) =
+                error
+            else {
+                return Err(error);
             };
             let left = patience.saturating_sub(start.elapsed());
             if left.is_zero() {
-                return Err(Failure::Refused(locked).into());
+                return Err(error);
             }
             std::thread::sleep(pause.min(retry_after).min(left));
             pause = (pause * 2).min(MAX_PAUSE);

@@ -214,7 +214,11 @@ static void memory(tfm_session *session)
     IS(tfm_lock(session, guard.lock, 600 * SECOND, 0, &next), TFM_LOCKED);
     tfm_last_error(&error);
     CHECK(error.retry_after_ns > 0 && error.retry_after_ns <= 600 * SECOND, "when to try again");
+    memset(&error, 0, sizeof(error));
     IS(tfm_lock(session, guard.lock, SECOND, 3 * MS, &next), TFM_LOCKED);
+    tfm_last_error(&error);
+    CHECK(error.retry_after_ns > 0 && error.retry_after_ns <= 600 * SECOND,
+          "when to try again, after some patience");
     guard.token = token;
     IS(tfm_write(session, at + 8, "guarded", 8, &guard), TFM_OK);
     IS(tfm_cas(session, at, 40, 7, &guard, &old), TFM_OK);
