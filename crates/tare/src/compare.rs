@@ -4,7 +4,8 @@
 //! Each command after the first is compared with the first.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{bail, Context as _};
@@ -71,15 +72,12 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
         can_run(experiment, &drivers)?;
     }
     if let Some(path) = &arguments.save {
-        store::write_whole(path, text.as_bytes())?;
+        save(path, &text)?;
         let path = terminal::word(path);
         // The file alone would go on to its last round.
         let until = match arguments.rounds {
             Some(rounds) => format!("--rounds {rounds}"),
-            None => format!(
-                "--budget \"{}\"",
-                forecast::budget_in_words(arguments.budget)
-            ),
+            None => format!("--budget \"{}\"", forecast::exact(arguments.budget)),
         };
         terminal::say(&format!("tare: saved; to repeat: tare run {path} {until}"));
     }
@@ -112,25 +110,41 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
     let comparisons = comparisons(commands, &result);
     if arguments.json {
         let (comparisons, run) = (comparisons.as_slice(), &result);
-        terminal::print(&serde_json::to_string(&Printed { comparisons, run })?)?;
+        terminal::print_last(&terminal::json(&Printed { comparisons, run })?)?;
     } else {
         let mut text = shown(commands, &result, &comparisons);
         // An open comparison had rounds left: time was short.
         let open = comparisons.iter().any(|comparison| comparison.judged.open);
         if let Some(budget) = budget.filter(|_| open) {
-            let budget = forecast::budget_in_words(budget);
+            let budget = forecast::exact(budget);
             let _ = writeln!(
                 text,
                 "\nThe budget of {budget} was used up; --budget TIME gives more."
             );
         }
-        terminal::print(&text)?;
+        terminal::print_last(&text)?;
     }
     if arguments.out.is_some() {
         let page = report::write_html(&out, &result)?;
         terminal::say(&format!("tare: report: {}", page.display()));
     }
     Ok(report::exit_code(&result, false))
+}
+
+/// Writes the experiment file. A link stays, and the file that it names is written; what is no file
+/// stays as it is, since the new file would take its place.
+fn save(path: &Path, text: &str) -> anyhow::Result<()> {
+    let path = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => path
+            .canonicalize()
+            .with_context(|| format!("--save {}", path.display()))?,
+        _ => path.to_owned(),
+    };
+    if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+        let path = path.display();
+        bail!("--save {path}: found no regular file, expected one or none; give another path");
+    }
+    Ok(store::write_whole(&path, text.as_bytes())?)
 }
 
 /// Refuses commands that this machine lacks: they could not be measured.
@@ -197,7 +211,7 @@ fn file(arguments: &cli::Compare) -> anyhow::Result<String> {
         }
         false => format!("{{ command = [{}] }}", values.join(", ")),
     };
-    let mut fixed = format!("limit = \"{} ms\"", arguments.limit.as_millis());
+    let mut fixed = format!("limit = \"{} s\"", arguments.limit.as_secs_f64());
     for (name, command) in [
         ("prepare", &arguments.prepare),
         ("cleanup", &arguments.cleanup),
@@ -368,6 +382,9 @@ fn sentence(comparison: &Comparison<'_>) -> String {
 mod tests {
     use super::*;
     use clap::Parser as _;
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+    use std::time::Duration;
     use tare_lab::driver::Role;
 
     fn arguments(words: &[&str]) -> cli::Compare {
@@ -402,6 +419,50 @@ mod tests {
     fn a_command_of_several_lines_is_refused() {
         let refused = file(&arguments(&["true", "echo a\necho b"])).unwrap_err();
         assert!(refused.to_string().contains("on one line"), "{refused}");
+    }
+
+    #[test]
+    fn a_limit_is_the_one_that_was_given() {
+        for (given, nanoseconds) in [
+            ("0.4 ms", 400_000),
+            ("1.9 ms", 1_900_000),
+            ("2500 ms", 2_500_000_000),
+        ] {
+            let [experiment] = &read(&["--limit", given, "true", "true"])[..] else {
+                panic!("one experiment")
+            };
+            let driver = systems::all();
+            let driver = driver.get("command").unwrap();
+            let parameters = experiment.parameters(&experiment.points()[0]);
+            let invocation =
+                driver.invocation(&Role::only(), &driver.vocabulary().complete(parameters));
+            assert_eq!(invocation.limit, Duration::from_nanos(nanoseconds));
+        }
+        let budget = arguments(&["--budget", "2.0005 s", "true", "false"]).budget;
+        assert_eq!(forecast::exact(budget), "2.0005 s");
+    }
+
+    #[test]
+    fn a_file_is_saved_through_a_link_and_never_in_place_of_what_is_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link, fifo, dangling] =
+            ["file", "link", "fifo", "dangling"].map(|name| folder.path().join(name));
+        fs::write(&file, "before").unwrap();
+        symlink(&file, &link).unwrap();
+        save(&link, "after").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "after");
+        let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        symlink(folder.path().join("nothing"), &dangling).unwrap();
+        for path in [&fifo, &dangling] {
+            let kind = || fs::symlink_metadata(path).unwrap().file_type();
+            let before = kind();
+            let said = format!("{:#}", save(path, "after").unwrap_err());
+            assert!(said.starts_with("--save "), "{said}");
+            assert_eq!(kind(), before);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
     }
 
     #[test]

@@ -85,7 +85,6 @@ pub(crate) fn status<R: DeserializeOwned>(
     })?;
     if is_json {
         terminal::print(answer.trim_end())?;
-        terminal::print("\n")?;
         return Ok(None);
     }
     let report = serde_json::from_str(&answer);

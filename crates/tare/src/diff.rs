@@ -20,9 +20,9 @@ pub(crate) fn diff(arguments: &cli::Diff) -> anyhow::Result<ExitCode> {
     let (before, after) = (judged(&arguments.before)?, judged(&arguments.after)?);
     let changes = diff::diff(&before, &after);
     if arguments.json {
-        terminal::print(&serde_json::to_string(&changes)?)?;
+        terminal::print_last(&terminal::json(&changes)?)?;
     } else {
-        terminal::print(&text(&changes, arguments.all))?;
+        terminal::print_last(&text(&changes, arguments.all))?;
     }
     if changes.verdicts.is_empty() && changes.cells.is_empty() {
         terminal::say("tare: the two runs have no claim and no cell in common");

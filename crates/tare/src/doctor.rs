@@ -1,7 +1,7 @@
 //! `tare doctor`: what this machine can test, what is missing, and the command that gets it.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::ValueEnum as _;
@@ -46,7 +46,7 @@ struct Lack {
 struct Program {
     name: &'static str,
     used_by: &'static str,
-    path: Option<PathBuf>,
+    path: Option<String>,
     remedy: Option<&'static str>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn doctor(arguments: &cli::Doctor) -> anyhow::Result<ExitCode> {
         programs: programs(),
     };
     if arguments.json {
-        terminal::print(&serde_json::to_string(&diagnosis)?)?;
+        terminal::print(&terminal::json(&diagnosis)?)?;
     } else {
         // An experiment's text may come from a file that is not the user's own.
         terminal::print(&terminal::plain(&in_words(&diagnosis)))?;
@@ -115,7 +115,8 @@ fn programs() -> Vec<Program> {
             name: tool.program(),
             used_by: "tare rng test",
             remedy: path.is_none().then(|| tool.install()),
-            path,
+            // A path may be no UTF-8, which JSON cannot hold.
+            path: path.map(|path| path.to_string_lossy().into_owned()),
         }
     });
     batteries.collect()
@@ -172,7 +173,7 @@ fn in_words(diagnosis: &Diagnosis) -> String {
     text.push_str("\nPrograms\n");
     for program in &diagnosis.programs {
         let _ = match (&program.path, &program.remedy) {
-            (Some(path), _) => writeln!(text, "  ✓ {} ({})", program.name, path.display()),
+            (Some(path), _) => writeln!(text, "  ✓ {} ({})", program.name, path),
             (None, remedy) => writeln!(
                 text,
                 "  ! {} is not installed ({} uses it): {}",

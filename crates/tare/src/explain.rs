@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use tare_lab::experiment::{Claim, ClaimKind, Experiment, Standing};
 use tare_lab::file::Size;
 use tare_lab::judge;
+use tare_lab::report::text::clean;
 use tare_lab::value::Selector;
 
 use crate::{catalog, cli, systems, terminal};
@@ -28,7 +29,7 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
                 })
             })
             .collect();
-        terminal::print(&serde_json::to_string(&list)?)?;
+        terminal::print(&terminal::json(&list)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let widest = experiments.iter().map(|e| e.id.len()).max().unwrap_or(0);
@@ -80,7 +81,7 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
     let drivers = systems::all();
     let experiments = catalog::chosen(words, size, &drivers)?;
     if arguments.json {
-        terminal::print(&serde_json::to_string(&experiments)?)?;
+        terminal::print(&terminal::json(&experiments)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = String::new();
@@ -102,7 +103,7 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
         text,
         "At {} size. To run: tare run {}{}",
         size.name(),
-        arguments.experiment,
+        clean(&terminal::word(arguments.experiment.as_ref())),
         if arguments.full { " --full" } else { "" }
     );
     terminal::print(&text)?;

@@ -72,14 +72,20 @@ pub(crate) fn budget(forecast: Duration) -> Duration {
     forecast.mul_f64(1.15)
 }
 
-/// A budget as it was given: `1 s`, `90 s`, `2 min`; rounded if it was computed.
+/// A budget as it was given, rounded if it was computed.
 pub(crate) fn budget_in_words(budget: Duration) -> String {
-    let seconds = budget.as_secs();
-    match budget.subsec_nanos() {
+    match budget.subsec_nanos().is_multiple_of(1_000_000) {
+        true => exact(budget),
+        false => in_words(budget),
+    }
+}
+
+/// A time as it was given: `1 s`, `90 s`, `2 min`, `2.0005 s`.
+pub(crate) fn exact(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match time.subsec_nanos() {
         0 if seconds >= 120 && seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
-        0 => format!("{seconds} s"),
-        nanos if nanos.is_multiple_of(1_000_000) => format!("{} s", budget.as_secs_f64()),
-        _ => in_words(budget),
+        _ => format!("{} s", time.as_secs_f64()),
     }
 }
 

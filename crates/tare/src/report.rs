@@ -32,7 +32,7 @@ pub(crate) fn export(arguments: &cli::Export) -> anyhow::Result<ExitCode> {
     let (plan, records) = RunDirectory::read(&arguments.run)?;
     let result = judged(&plan, &records);
     terminal::print(&match arguments.format {
-        cli::Format::Json => serde_json::to_string_pretty(&result)?,
+        cli::Format::Json => terminal::json_pretty(&result)?,
         cli::Format::Csv => report::csv(&result),
         cli::Format::ClaimsCsv => report::claims_csv(&result),
         cli::Format::Markdown => report::markdown(&result),
@@ -87,7 +87,7 @@ pub(crate) fn write_html(directory: &Path, result: &RunResult) -> anyhow::Result
 /// Prints the claims, and every cell if asked, or all of it as JSON.
 fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
     if json {
-        return Ok(terminal::print(&serde_json::to_string(result)?)?);
+        return Ok(terminal::print_last(&terminal::json(result)?)?);
     }
     let (width, colour) = (terminal::width(), terminal::colour());
     let mut text = String::new();
@@ -99,7 +99,7 @@ fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
     }
     text.push_str(&systems::guest::cost::table(result, width).unwrap_or_default());
     text.push_str(&report::text::claims(result, width, colour));
-    Ok(terminal::print(&text)?)
+    Ok(terminal::print_last(&text)?)
 }
 
 /// The exit status: 2 if trials ran and none gave a figure, or the run ended before any, 1 if

@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use tare_lab::report::text::clean;
+use serde::Serialize;
+use tare_lab::report::text::{clean, json_for_terminals};
 use tare_port::stdio;
 
 /// Prints to standard output. A closed pipe is an error, with which `main` ends in silence.
@@ -18,6 +19,25 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     printed
         .and_then(|()| out.flush())
         .map_err(|error| io::Error::new(error.kind(), format!("standard output: {error}")))
+}
+
+/// As [`print`], for the last output of a command that has an exit status to give. A closed pipe is
+/// no error: who reads no more of the result may still ask for the status.
+pub(crate) fn print_last(text: &str) -> io::Result<()> {
+    match print(text) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
+}
+
+/// The JSON of a value in one line, without control characters.
+pub(crate) fn json(value: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string(value).map(|json| json_for_terminals(&json))
+}
+
+/// The same over several lines.
+pub(crate) fn json_pretty(value: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(value).map(|json| json_for_terminals(&json))
 }
 
 /// Refuses a standard output that was closed when the program started.

@@ -374,6 +374,12 @@ fn an_encrypted_node_answers_those_who_have_the_key_alone() {
     );
     let capability = text(&run(&["capability", "7", "--secret", secret]).stdout);
     assert!(capability.starts_with("farmem-space:7:"));
+    let status = run(&["status", "--json", node.socket.to_str().unwrap()]).stdout;
+    let printed = fs::read_to_string(secret).unwrap();
+    for printed in [&printed, &capability, &text(&status)] {
+        let end = printed.trim_end().len();
+        assert_eq!(&printed[end..], "\n");
+    }
     assert_ne!(
         capability,
         text(&run(&["capability", "8", "--secret", secret]).stdout)

@@ -73,6 +73,36 @@ fn a_closed_pipe_is_a_quiet_end() {
 }
 
 #[test]
+fn a_closed_pipe_does_not_change_the_exit_status() {
+    let folder = folder();
+    doors(folder.path(), "[2.8, 3.2]", "[1.8, 2.2]");
+    let run = ["run", "two.toml", "--out", "r"];
+    assert_eq!(output(folder.path(), &run).status.code(), Some(0));
+    fs::write(folder.path().join("zeros"), vec![0; 1 << 20]).unwrap();
+    for (arguments, said) in [
+        (&["rng", "test", "zeros", "--external", "none"][..], ""),
+        (
+            &["report", "r", "--strict"],
+            "tare: report: r/report.html\n",
+        ),
+        (
+            &["report", "r", "--strict", "--json"],
+            "tare: report: r/report.html\n",
+        ),
+    ] {
+        let mut child = tare(folder.path(), arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let done = child.wait_with_output().unwrap();
+        assert_eq!(text(&done.stderr), said);
+        assert_eq!(done.status.code(), Some(1), "{arguments:?}");
+    }
+}
+
+#[test]
 fn a_run_goes_on_and_prints_its_result_when_its_progress_cannot_be_written() {
     let folder = folder();
     let full = fs::OpenOptions::new()
@@ -107,21 +137,51 @@ fn a_result_that_cannot_be_printed_says_where() {
 #[test]
 fn no_text_of_a_trial_or_a_file_controls_the_terminal() {
     let folder = folder();
-    commands(folder.path(), "5 s", "[\"hostile\", \"\\u001b[2J\"]");
+    commands(
+        folder.path(),
+        "5 s",
+        "[\"hostile\", \"\\u001b[2J\\u009b2J\"]",
+    );
     let hostile = r#"echo '{"type":"version","protocol":1,"program":"sh"}'
-        echo '{"type":"error","message":"\u001b[2Jgone\ntare: all is well"}'"#;
+        echo '{"type":"error","message":"\u001b[2J\u009b2Jgone\ntare: all is well"}'"#;
     fs::write(folder.path().join("hostile"), hostile).unwrap();
+    let odd = "my \u{1b}[2J.toml";
+    fs::copy(folder.path().join("ways.toml"), folder.path().join(odd)).unwrap();
     for arguments in [
         &["run", "ways.toml", "--rounds", "1", "--out", "r"][..],
         &["show", "ways.toml"],
+        &["show", "ways.toml", "--json"],
+        &["show", odd],
         &["report", "r", "--cells"],
+        &["report", "r", "--json"],
+        &["export", "r", "--format", "json"],
+        &["export", "r", "--format", "csv"],
+        &["export", "r", "--format", "claims-csv"],
+        &["export", "r", "--format", "markdown"],
+        &["export", "r", "--format", "html"],
+        &["diff", "r", "r", "--json"],
+        &["doctor", "ways.toml", "--json"],
         &["run", "\u{1b}[2J"],
     ] {
         let done = output(folder.path(), arguments);
         let said = text(&done.stderr) + &text(&done.stdout);
-        assert!(!said.contains('\u{1b}'), "{arguments:?}: {said:?}");
+        let controls = |c: char| c.is_control() && !matches!(c, '\n' | '\r');
+        assert!(!said.contains(controls), "{arguments:?}: {said:?}");
         assert!(!said.contains("\ntare: all is well"), "{said}");
     }
+}
+
+#[test]
+fn the_command_that_runs_a_file_quotes_its_name() {
+    let folder = folder();
+    fs::rename(
+        folder.path().join("doors.toml"),
+        folder.path().join("my doors.toml"),
+    )
+    .unwrap();
+    let done = output(folder.path(), &["show", "my doors.toml"]);
+    let said = text(&done.stdout);
+    assert!(said.ends_with("tare run 'my doors.toml'\n"), "{said}");
 }
 
 #[test]

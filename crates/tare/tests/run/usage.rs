@@ -1,11 +1,14 @@
 //! Mistakes, lists and manual pages.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::Value;
 
-use super::{doors, folder, output, text, EXPERIMENT};
+use super::{doors, folder, output, tare, text, EXPERIMENT};
 
 #[test]
 fn a_mistake_is_one_clear_line_and_exit_code_2() {
@@ -122,4 +125,25 @@ fn manual_pages_cover_every_command() {
         !folder.path().join("man1/tare-trial.1").exists(),
         "an inner command has no page"
     );
+}
+
+#[test]
+fn doctor_has_json_for_a_path_that_is_no_utf_8() {
+    let folder = folder();
+    let odd = folder.path().join(OsStr::from_bytes(b"odd-\xff"));
+    fs::create_dir(&odd).unwrap();
+    let program = odd.join("ent");
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut path = odd.into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let mut doctor = tare(folder.path(), &["doctor", "doors.toml", "--json"]);
+    let done = doctor.env("PATH", path).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let doctor: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let mut programs = doctor["programs"].as_array().unwrap().iter();
+    let ent = programs.find(|program| program["name"] == "ent").unwrap();
+    let path = ent["path"].as_str().unwrap();
+    assert!(path.ends_with("/odd-\u{fffd}/ent"), "{path}");
 }

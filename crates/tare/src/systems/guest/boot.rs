@@ -157,7 +157,7 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
             "stdout": String::from_utf8_lossy(&output.stdout),
             "stderr": String::from_utf8_lossy(&output.stderr),
         });
-        terminal::print(&format!("{report:#}\n"))?;
+        terminal::print_last(&terminal::json_pretty(&report)?)?;
         exit
     } else {
         let mut closed = Ok(());
@@ -173,7 +173,11 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
                 closed = written;
             }
         })?;
-        closed?;
+        // Who reads no more of the output may still ask for the exit status.
+        match closed {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
         exit
     };
     // The guest's word: it may be any number.

@@ -88,9 +88,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let findings = tare_import::check(&inputs);
     if args.json {
         let all = json!({ "inputs": inputs, "findings": findings });
-        terminal::print(&all.to_string())?;
+        terminal::print_last(&terminal::json(&all)?)?;
     } else {
-        terminal::print(&text(&inputs, &findings))?;
+        terminal::print_last(&text(&inputs, &findings))?;
     }
     let refused: Vec<String> = inputs
         .iter()

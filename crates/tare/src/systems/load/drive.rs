@@ -86,8 +86,8 @@ impl<P: Protocol + Clone + Sync> Load<'_, P> {
         let intervals = self.intervals(options.warm_up)?;
         let expected = options.warm_up + options.duration;
         let done = with_bar(expected, || self.trial(&options, &stop, intervals.as_ref()))?;
-        terminal::print(&match args.json {
-            true => report::json(self.target, &options, &done)?.to_string(),
+        terminal::print_last(&match args.json {
+            true => terminal::json(&report::json(self.target, &options, &done)?)?,
             false => report::text(self.target, &options, &done),
         })?;
         if stop.load(Ordering::Relaxed) {

@@ -238,7 +238,7 @@ pub(super) fn run<P: Protocol + Clone + Sync>(
             upper => format!("not at {}", shown(upper)),
         };
         let (lower, trials) = (shown(lower), trials.len());
-        terminal::print(&format!(
+        terminal::print_last(&format!(
             "{objective}: kept at {lower}, {above} ({trials} trials)"
         ))?;
     } else {
@@ -255,7 +255,7 @@ pub(super) fn run<P: Protocol + Clone + Sync>(
                 "invalid": invalid.as_ref().map(|(_, reason)| reason),
             },
         });
-        terminal::print(&json.to_string())?;
+        terminal::print_last(&terminal::json(&json)?)?;
     }
     if is_stopped {
         return Ok(ExitCode::from(INTERRUPTED));

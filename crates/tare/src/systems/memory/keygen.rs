@@ -42,7 +42,6 @@ pub(crate) struct CapabilityArgs {
 pub(crate) fn keygen(_: &KeygenArgs) -> anyhow::Result<ExitCode> {
     let secret = Secret::random().context("no random numbers")?;
     terminal::print(&secret.to_text())?;
-    terminal::print("\n")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,7 +52,6 @@ pub(crate) fn keygen(_: &KeygenArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn capability(args: &CapabilityArgs) -> anyhow::Result<ExitCode> {
     let secret = read_secret(&args.secret)?;
     terminal::print(&secret.capability(SpaceId(args.space)).to_text())?;
-    terminal::print("\n")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -253,9 +253,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         others(args, &subject, extent, &mut findings)?;
     }
     if args.json {
-        terminal::print(&serde_json::to_string_pretty(&as_json(&findings))?)?;
+        terminal::print_last(&terminal::json_pretty(&as_json(&findings))?)?;
     } else {
-        terminal::print(&as_text(&findings))?;
+        terminal::print_last(&as_text(&findings))?;
     }
     let failed = findings
         .verdicts
