@@ -21,8 +21,8 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("standard output: {error}")))
 }
 
-/// As [`print`], for the last output of a command that has an exit status to give. A closed pipe is
-/// no error: who reads no more of the result may still ask for the status.
+/// As [`print()`], for the last output of a command that has an exit status to give. A closed pipe
+/// is no error: who reads no more of the result may still ask for the status.
 pub(crate) fn print_last(text: &str) -> io::Result<()> {
     match print(text) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
