@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{sync_channel, Receiver};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -52,9 +52,12 @@ impl tare_daemon::Report for Status {
     }
 }
 
-/// Runs a host until a stop is requested; it takes a configuration over unless it holds "wrong".
-fn start(config: &Path, endpoints: Endpoints) -> (Signals, JoinHandle<ProcessStatus>) {
-    let signals = Signals::default();
+/// The log of errors, and a call that wakes who waits for the events beside it.
+fn log_and_wake() -> (
+    LogOptions,
+    impl Fn() + Clone + Send + Sync + 'static,
+    Receiver<()>,
+) {
     let (wake, events) = sync_channel(16);
     let log = LogOptions {
         json: false,
@@ -63,6 +66,13 @@ fn start(config: &Path, endpoints: Endpoints) -> (Signals, JoinHandle<ProcessSta
     let wake = move || {
         let _ = wake.try_send(());
     };
+    (log, wake, events)
+}
+
+/// Runs a host until a stop is requested; it takes a configuration over unless it holds "wrong".
+fn start(config: &Path, endpoints: Endpoints) -> (Signals, JoinHandle<ProcessStatus>) {
+    let signals = Signals::default();
+    let (log, wake, events) = log_and_wake();
     let mut host = Host::new(config, 1 << 20, log, signals.clone(), wake);
     host.first_config().unwrap();
     let errors = host.serve_at(endpoints);
@@ -125,14 +135,7 @@ fn answer_to(mut stream: TcpStream, request: &[u8]) -> String {
 #[test]
 fn clients_that_ask_without_a_pause_do_not_stop_the_owner() {
     let signals = Signals::default();
-    let (wake, events) = sync_channel(16);
-    let log = LogOptions {
-        json: false,
-        level: Level::Error,
-    };
-    let wake = move || {
-        let _ = wake.try_send(());
-    };
+    let (log, wake, events) = log_and_wake();
     let mut host = Host::without_config(log, signals.clone(), wake);
     let metrics = free_address();
     let errors = host.serve_at(Endpoints {

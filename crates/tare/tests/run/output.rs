@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use super::{commands, doors, folder, output, tare, text};
 
@@ -58,16 +58,21 @@ fn the_table_of_a_run_fits_its_terminal_and_a_dumb_one_gets_lines() {
     assert!(line.unwrap().contains("✓ reproduced"), "{said}");
 }
 
-#[test]
-fn a_closed_pipe_is_a_quiet_end() {
-    let folder = folder();
-    let mut child = tare(folder.path(), &["show", "rdrand"])
+/// Runs a command and closes the pipe of its standard output at once.
+fn unread(folder: &Path, arguments: &[&str]) -> Output {
+    let mut child = tare(folder, arguments)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    let done = child.wait_with_output().unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_closed_pipe_is_a_quiet_end() {
+    let folder = folder();
+    let done = unread(folder.path(), &["show", "rdrand"]);
     assert_eq!(text(&done.stderr), "");
     assert_eq!(done.status.code(), Some(0));
 }
@@ -90,13 +95,7 @@ fn a_closed_pipe_does_not_change_the_exit_status() {
             "tare: report: r/report.html\n",
         ),
     ] {
-        let mut child = tare(folder.path(), arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        drop(child.stdout.take());
-        let done = child.wait_with_output().unwrap();
+        let done = unread(folder.path(), arguments);
         assert_eq!(text(&done.stderr), said);
         assert_eq!(done.status.code(), Some(1), "{arguments:?}");
     }
