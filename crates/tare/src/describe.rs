@@ -19,13 +19,13 @@ use crate::{cli, systems, terminal};
 pub(crate) fn describe(arguments: &cli::Explain) -> anyhow::Result<ExitCode> {
     let all = descriptions();
     let text = match (&arguments.driver, arguments.json) {
-        (None, false) => list(&all),
-        (None, true) => serde_json::to_string(&all.iter().map(as_json).collect::<Vec<_>>())?,
+        (None, false) => terminal::fitted(&list(&all)),
+        (None, true) => terminal::json(&all.iter().map(as_json).collect::<Vec<_>>())?,
         (Some(name), in_json) => {
             let description = named(name, &all)?;
             match in_json {
-                true => serde_json::to_string(&as_json(description))?,
-                false => in_words(description),
+                true => terminal::json(&as_json(description))?,
+                false => terminal::fitted(&in_words(description)),
             }
         }
     };
@@ -139,7 +139,7 @@ fn role_row((place, role): (usize, &Role)) -> Vec<String> {
 
 /// Columns under each other; the last one is broken between words.
 fn table<R: AsRef<[String]>>(rows: &[R], indent: &str) -> String {
-    const WIDTH: usize = 100;
+    let wide = terminal::width();
     let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
     let width_of = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.as_ref().get(column));
@@ -161,7 +161,7 @@ fn table<R: AsRef<[String]>>(rows: &[R], indent: &str) -> String {
         }
         for word in last.split(' ') {
             let used = console::measure_text_width(&line);
-            if used > before && used + 1 + word.len() > WIDTH {
+            if used > before && used + 1 + word.len() > wide {
                 text.push_str(line.trim_end());
                 text.push('\n');
                 line = " ".repeat(before);

@@ -22,7 +22,7 @@ pub(crate) fn diff(arguments: &cli::Diff) -> anyhow::Result<ExitCode> {
     if arguments.json {
         terminal::print_last(&terminal::json(&changes)?)?;
     } else {
-        terminal::print_last(&text(&changes, arguments.all))?;
+        terminal::print_last(&terminal::fitted(&text(&changes, arguments.all)))?;
     }
     if changes.verdicts.is_empty() && changes.cells.is_empty() {
         terminal::say("tare: the two runs have no claim and no cell in common");

@@ -65,7 +65,8 @@ pub(crate) fn doctor(arguments: &cli::Doctor) -> anyhow::Result<ExitCode> {
         terminal::print(&terminal::json(&diagnosis)?)?;
     } else {
         // An experiment's text may come from a file that is not the user's own.
-        terminal::print(&terminal::plain(&in_words(&diagnosis)))?;
+        let text = terminal::plain(&in_words(&diagnosis));
+        terminal::print(&terminal::fitted(&text))?;
     }
     Ok(ExitCode::SUCCESS)
 }

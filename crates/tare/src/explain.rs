@@ -49,7 +49,7 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
         text,
         "\n`tare show ID` explains one and `tare run ID` runs it; `tare run SUITE`, with the word before the slash, runs the whole suite."
     );
-    terminal::print(&text)?;
+    terminal::print(&terminal::fitted(&text))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
         clean(&terminal::word(arguments.experiment.as_ref())),
         if arguments.full { " --full" } else { "" }
     );
-    terminal::print(&text)?;
+    terminal::print(&terminal::fitted(&text))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,6 +7,11 @@ use std::path::Path;
 use serde::Serialize;
 use tare_lab::report::text::{clean, json_for_terminals};
 use tare_port::stdio;
+use textwrap::{Options, WordSeparator, WordSplitter};
+
+/// The fewest columns that the last column of a line is wrapped into; with less, it has lines of
+/// its own.
+const LAST_COLUMN_MIN: usize = 24;
 
 /// Prints to standard output. A closed pipe is an error, with which `main` ends in silence.
 pub(crate) fn print(text: &str) -> io::Result<()> {
@@ -91,6 +96,47 @@ pub(crate) fn plain(text: &str) -> String {
     text.lines().map(clean).collect::<Vec<_>>().join("\n")
 }
 
+/// Returns `text` with its lines broken between words where standard output is a terminal, and as
+/// it is elsewhere: other programs read it line by line.
+pub(crate) fn fitted(text: &str) -> String {
+    if !io::stdout().is_terminal() {
+        return text.to_owned();
+    }
+    let lines = text.lines().flat_map(|line| fit(line, width()));
+    lines.map(|line| line + "\n").collect()
+}
+
+/// Breaks a line of columns, which two spaces or more separate. The words of the last column stay
+/// under each other, or follow in lines of their own where that column would be too narrow.
+fn fit(line: &str, width: usize) -> Vec<String> {
+    let wrap = |text: &str, indents: [usize; 2]| -> Vec<String> {
+        let [first, later] = indents.map(|columns| " ".repeat(columns));
+        let options = Options::new(width)
+            .initial_indent(&first)
+            .subsequent_indent(&later)
+            .word_separator(WordSeparator::AsciiSpace)
+            .word_splitter(WordSplitter::NoHyphenation);
+        let lines = textwrap::wrap(text, options);
+        lines.into_iter().map(|line| line.into_owned()).collect()
+    };
+    if console::measure_text_width(line) <= width {
+        return vec![line.to_owned()];
+    }
+    let margin = line.len() - line.trim_start().len();
+    let last = line.trim_end().rfind("  ").map_or(0, |at| at + 2);
+    let (before, column) = line.split_at(last.max(margin));
+    let columns = console::measure_text_width(before);
+    if columns + LAST_COLUMN_MIN <= width {
+        let mut lines = wrap(column, [columns; 2]);
+        lines[0].replace_range(..columns, before);
+        return lines;
+    }
+    let indent = margin + 4;
+    let mut lines = wrap(before.trim(), [margin, indent]);
+    lines.extend(wrap(column, [indent; 2]));
+    lines
+}
+
 /// Returns true if the error is a pipe whose reader has closed it.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
@@ -139,4 +185,40 @@ pub(crate) fn width() -> usize {
         .map(|size| usize::from(size.ws_col))
         .filter(|&columns| columns >= 40)
         .unwrap_or(100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fit;
+
+    #[test]
+    fn long_lines_are_broken_under_their_last_column() {
+        let line = "  claim    flat: Latency is the same for every number of pages";
+        assert_eq!(fit(line, 80), [line]);
+        let broken = [
+            "  claim    flat: Latency is the same for",
+            "           every number of pages",
+        ];
+        assert_eq!(fit(line, 40), broken);
+        let row = "rdrand/width    8 cells  3 claims, 1 target    16, 32 and 64 bits per draw";
+        let broken = [
+            "rdrand/width    8 cells  3 claims, 1 target",
+            "    16, 32 and 64 bits per draw",
+        ];
+        assert_eq!(fit(row, 60), broken);
+        assert_eq!(fit("", 40), [""]);
+    }
+
+    #[test]
+    fn lines_fit_and_lose_no_word() {
+        let line =
+            "  axis     größe = 1, 8, 64  日本語 a/name/that/is/longer/than/the/terminal/is/wide x";
+        for width in 40..100 {
+            let lines = fit(line, width);
+            let wide = |line: &String| console::measure_text_width(line) > width;
+            assert!(!lines.iter().any(wide), "{width}: {lines:#?}");
+            let words = |text: &str| text.split_whitespace().collect::<String>();
+            assert_eq!(words(&lines.concat()), words(line), "{width}");
+        }
+    }
 }

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         destination: destination.map(|byte| format!("{byte:02x}")).join(":"),
     };
     if args.json {
-        terminal::print(&serde_json::to_string(&written)?)?;
+        terminal::print(&terminal::json(&written)?)?;
     } else {
         terminal::print(&terminal::plain(&in_words(&written)))?;
     }

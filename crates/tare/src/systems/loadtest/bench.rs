@@ -147,7 +147,7 @@ impl Bench {
         if let (Some(all), Value::Object(result)) = (all.as_object_mut(), result) {
             all.extend(result);
         }
-        terminal::print(&serde_json::to_string_pretty(&all)?)?;
+        terminal::print(&terminal::json_pretty(&all)?)?;
         Ok(())
     }
 }

@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .collect();
     measure(args, &mut all)?;
     if args.json {
-        terminal::print(&serde_json::to_string_pretty(&as_json(args, &all))?)?;
+        terminal::print(&terminal::json_pretty(&as_json(args, &all))?)?;
     } else {
         terminal::print(&as_text(args, &all))?;
     }
