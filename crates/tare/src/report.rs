@@ -84,14 +84,17 @@ pub(crate) fn write_html(directory: &Path, result: &RunResult) -> anyhow::Result
     Ok(page)
 }
 
-/// Prints the claims, and every cell if asked, or all of it as JSON.
+/// Prints the claims, or all of the result as JSON. Every cell is printed too if asked, or if the
+/// run has no claim.
 fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
     if json {
         return Ok(terminal::print_last(&terminal::json(result)?)?);
     }
     let (width, colour) = (terminal::width(), terminal::colour());
     let mut text = String::new();
-    if cells {
+    let claims = result.experiments.iter();
+    let mut claims = claims.flat_map(|e| e.claims.iter().chain(&e.targets));
+    if cells || claims.next().is_none() {
         for experiment in &result.experiments {
             text.push_str(&report::text::cells(experiment, width));
             text.push('\n');

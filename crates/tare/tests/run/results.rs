@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
-use super::{commands, doors, folder, output, samples, tare, text, verdict};
+use super::{commands, doors, folder, output, samples, tare, text, verdict, EXPERIMENT};
 
 #[test]
 fn a_run_leaves_its_files_and_prints_its_claims() {
@@ -309,4 +309,25 @@ fn values_that_are_the_same_word_are_one_cell_and_an_id_stands_for_one_experimen
         "{}",
         text(&refused.stderr)
     );
+}
+
+#[test]
+fn a_run_without_claims_prints_the_figures_of_its_cells() {
+    let folder = folder();
+    let (two, _) = EXPERIMENT.split_once("[[experiment.claim]]").unwrap();
+    fs::write(folder.path().join("two.toml"), two).unwrap();
+    let run = |file| {
+        let out = format!("{file}-run");
+        let done = output(
+            folder.path(),
+            &["run", file, "--rounds", "1", "--out", &out],
+        );
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        text(&done.stdout)
+    };
+    let said = run("two.toml");
+    assert!(said.contains("time in ms, lower is better"), "{said}");
+    assert!(said.contains("reading=2"), "{said}");
+    assert!(said.ends_with("No claim was judged\n"), "{said}");
+    assert!(!run("doors.toml").contains("time in ms"), "a claim says it");
 }
