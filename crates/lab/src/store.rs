@@ -100,6 +100,14 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError + '_ {
     }
 }
 
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a process that was just started elsewhere in this program
+        // has a copy of it, with the lock, until it executes its own program.
+        let _ = self.samples.unlock();
+    }
+}
+
 impl RunDirectory {
     /// Begins a run in `path`, which may exist but holds no run yet.
     ///
@@ -272,7 +280,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Takes the run for this process. A process that was just started elsewhere in this program
+/// Takes the run for this process. After a process that was killed, one that it had just started
 /// holds a copy of the lock until it executes its own program, so the lock counts as taken only if
 /// it stays taken for a moment.
 fn lock(samples: &File, path: &Path) -> Result<(), StoreError> {
@@ -425,4 +433,25 @@ fn read_bounded(file: &mut File, path: &Path) -> Result<Vec<u8>, StoreError> {
         .and_then(|_| file.take(length).read_to_end(&mut text))
         .map_err(io_error(path))?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::SCHEMA;
+
+    #[test]
+    fn a_run_is_free_when_it_is_dropped_also_if_a_new_process_still_has_its_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan {
+            schema: SCHEMA,
+            size: "quick".into(),
+            ..Plan::default()
+        };
+        let directory = RunDirectory::create(folder.path(), plan).unwrap();
+        let copy = directory.samples.try_clone().unwrap();
+        drop(directory);
+        RunDirectory::open(folder.path()).unwrap();
+        drop(copy);
+    }
 }

@@ -270,12 +270,70 @@ fn the_lines_of_the_documents_tests_are_a_format() {
     );
     assert!(lines[3].ends_with(" Mbps"), "{sessions}");
     assert_eq!(lines[4], "All tests are done.");
-    let pages = answered(|| run(&[&common[..], &["--order", "0,7"]].concat()));
-    let pages = text(&pages.stdout);
-    assert!(
-        pages.starts_with("nr_pte_order:     0 avg_WRITE: "),
-        "{pages}"
+    let form = |more: &[&str]| {
+        let done = answered(|| run(&[&common[..], more].concat()));
+        // Of figures the number of digits is the machine's.
+        let lines = text(&done.stdout);
+        let digits = |c: char| c.is_ascii_digit() || c == '.' || c == ' ';
+        lines
+            .lines()
+            .map(|line| line.split(digits).collect::<String>())
+            .collect::<Vec<_>>()
+    };
+    let ended = "Alltestsaredone";
+    assert_eq!(
+        form(&["--order", "0,7"]),
+        [
+            "nr_pte_order:avg_WRITE:ns",
+            "nr_pte_order:avg_WRITE:ns",
+            "nr_pte_order:avg_READ:ns",
+            "nr_pte_order:avg_READ:ns",
+            ended,
+        ]
     );
+    assert_eq!(
+        form(&["--op", "write", "--size", "4,64"]),
+        [
+            "size:avg_WRITE:nsThroughput:Mbps",
+            "size:avg_WRITE:nsThroughput:Mbps",
+            ended,
+        ]
+    );
+    let threads = "#nr_theads=Latencyread=write=nsThroughputread=write=Mbps";
+    assert_eq!(form(&["--threads", "1,2"]), [threads, threads, ended]);
+    assert_eq!(
+        form(&["--op", "read", "--threads", "1,2"]).first().unwrap(),
+        "#nr_theads=Latencyread=nsThroughputread=Mbps"
+    );
+    let two = run(&[&common[..], &["--order", "0,1", "--size", "4,64"]].concat());
+    assert_eq!(two.status.code(), Some(2));
+    let said = text(&two.stderr);
+    assert!(
+        said.contains("the lines of the document have one axis"),
+        "{said}"
+    );
+    // Each closed its spaces.
+    assert_eq!(node.status()["memory"]["spaces"], 0);
+}
+
+#[test]
+fn a_benchmark_that_fails_closes_its_spaces() {
+    let folder = TempDir::new().unwrap();
+    let node = Node::start(folder.path(), &["--quota", "1Mi"]);
+    let url = node.url();
+    // Over the quota.
+    let bench = ["bench", &url, "--order", "10", "--sessions", "2"];
+    let bench = [&bench[..], &["-d", "0.02", "--wait", "blocking"]].concat();
+    for threads in ["1", "2"] {
+        let failed = run(&[&bench[..], &["--threads", threads]].concat());
+        assert_eq!(failed.status.code(), Some(2), "{}", text(&failed.stdout));
+        assert!(
+            text(&failed.stderr).contains("quota"),
+            "{}",
+            text(&failed.stderr)
+        );
+        assert_eq!(node.status()["memory"]["spaces"], 0, "{threads} threads");
+    }
 }
 
 #[test]

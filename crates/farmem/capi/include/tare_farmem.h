@@ -159,7 +159,8 @@ typedef struct tfm_options {
     size_t size;
     /**
      * The time after which an operation is given up; by default 250 ms. Over UDP and frames the
-     * node's if that is less: the 250 ms of `tare memory serve`.
+     * node's if that is less: the 250 ms of `tare memory serve`. While parts of a long read or
+     * write are answered, it begins anew with each.
      */
     uint64_t timeout_ns;
     /**

@@ -71,6 +71,31 @@ fn long_transfers_are_complete_whatever_is_lost_duplicated_and_overtaken() {
 }
 
 #[test]
+fn a_transfer_that_goes_on_may_take_longer_than_the_horizon() {
+    let slow = LineConfig {
+        loss: 0.001,
+        queue: Queue::Bytes(1 << 20),
+        ..LineConfig::new(1_000_000_000)
+    };
+    let node = NodeConfig {
+        datagram_bytes: 8192,
+        ..node_config(1)
+    };
+    let client = ClientConfig {
+        datagram_bytes: Some(8192),
+        ..client_config(1 << 40)
+    };
+    // 134 ms on the line, each way; the horizon is 60 ms, and operations are given up after 20 ms.
+    let data: Vec<u8> = (0..16u32 << 20).map(|n| (n % 251) as u8).collect();
+    let mut pair = Pair::new(node, client, Memory::new(data.len()), &slow);
+    assert_eq!(pair.run(&write(0, &data)).outcome, Ok(Value::None));
+    assert_eq!(pair.node().counters().executed, 1);
+    let read = pair.run(&read(0, data.len() as u32));
+    assert!(read.data == data, "{:?}", read.outcome);
+    assert!(pair.client().counters().retransmissions > 0);
+}
+
+#[test]
 fn the_longest_transfer_is_1_gib_and_what_a_node_cannot_take_is_refused() {
     let mut bench = Bench::new(node_config(5), client_config(100));
     let mut submit = |operation: &Operation<'_>| bench.client.submit(START, SPACE, operation);

@@ -109,7 +109,7 @@ impl Client {
             self.counters.unmatched += 1;
             return;
         };
-        let code = active.head.code;
+        let (code, whole) = (active.head.code, active.head.length);
         if active.space != response.space {
             self.counters.malformed += 1;
             return;
@@ -148,6 +148,9 @@ impl Client {
                 return self.finish(slot, Err(Failure::OutcomeUnknown));
             }
             status::RECEIVED if code == code::WRITE => {
+                // The last answer comes when the node has copied all of it.
+                let run = Duration::from_nanos(whole.into());
+                self.progress = self.progress.max(now + run);
                 self.requests.answer(id);
                 self.answered = (rtt_ns, self.answered.1 + part.bytes());
                 for before in 1..=response.value.min(RECEIVED_MAX) {
@@ -192,6 +195,8 @@ impl Client {
         if active.answered == active.head.length {
             let length = active.head.length;
             self.finish_read(slot, length);
+        } else {
+            self.progress = self.progress.max(now);
         }
     }
 }

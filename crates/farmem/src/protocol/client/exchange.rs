@@ -27,6 +27,8 @@ use crate::operation::{Operation, SpaceId, Value};
 pub struct Exchange {
     space: SpaceId,
     first: First,
+    /// The time of the first request, by the node's clock.
+    sent_ns: u64,
     /// The code of the operation.
     code: u8,
     /// Bytes of the request and of the response.
@@ -96,17 +98,14 @@ impl Client {
         if !is_short || (head.code == code::WRITE && u64::from(head.length) > node.write_max) {
             return None;
         }
-        let first = First {
-            id,
-            at: now,
-            at_ns: node.time_at(now),
-            part,
-        };
+        let first = First { id, at: now, part };
+        let sent_ns = node.time_at(now);
         let message = Message {
             epoch: self.epoch,
             space,
             head,
             first: &first,
+            sent_ns,
         };
         if !message.emit(id, (0, head.length), body, &mut self.protection, out) {
             return None;
@@ -119,6 +118,7 @@ impl Client {
         Some(Exchange {
             space,
             first,
+            sent_ns,
             code: head.code,
             bytes: message_bytes(head, trailer, body.len(), head.length),
         })
@@ -217,6 +217,7 @@ impl Client {
         let Exchange {
             space,
             first,
+            sent_ns,
             bytes,
             ..
         } = exchange;
@@ -226,7 +227,7 @@ impl Client {
         let id = self.enter(first.at, space, head, footprint, data, false);
         // It is the newest, and need not be sent.
         if let Some(handle) = self.ready.pop_back() {
-            let attempt = Attempt::first(handle, (0, head.length), first.at, bytes);
+            let attempt = Attempt::first(handle, (0, head.length), (first.at, sent_ns), bytes);
             self.requests.take_back(first.id);
             let request = self.requests.insert(&attempt);
             debug_assert_eq!(request, first.id);

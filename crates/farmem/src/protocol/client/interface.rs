@@ -21,7 +21,9 @@ pub struct ClientConfig {
     /// Longest datagram in both directions, in bytes, at least 1024; the node's, if that is less.
     /// `None` for what the path to the node carries if that is known, else 1472.
     pub datagram_bytes: Option<usize>,
-    /// The time after which an operation is given up; the node's, if that is less.
+    /// The time after which an operation is given up; the node's, if that is less. While parts of
+    /// a long read or write are answered, it begins anew with each of them, for all operations, and
+    /// after those of a write is longer by 1 ns for each of its bytes.
     pub timeout: Duration,
     /// Most operations that have not completed, those that wait for others included.
     pub operations_max: usize,

@@ -46,6 +46,9 @@ pub struct Client {
     epoch: u64,
     hello: Hello,
     heard: Option<Instant>,
+    /// The last time that a part of a long operation was answered, with others of it left; of a
+    /// write, with the time that the node may take to copy it: 1 ns for each byte.
+    progress: Instant,
     operations: Operations,
     /// Some operations were submitted at a time that is not known yet.
     is_unstamped: bool,
@@ -121,6 +124,7 @@ impl Client {
             epoch: 0,
             hello: HELLO,
             heard: None,
+            progress: Instant::ZERO,
             operations: Operations::new(),
             is_unstamped: false,
             order: Order::default(),
@@ -533,10 +537,12 @@ impl Client {
         }
     }
 
-    /// The time when an operation is given up.
+    /// The time when an operation is given up. It is the same time after the submission for all, so
+    /// that none is given up before one that it waits for.
     #[inline]
     fn end_of(&self, submitted: Instant) -> Instant {
-        Instant::from_nanos(submitted.as_nanos().saturating_add(self.timeout_ns()))
+        let from = submitted.max(self.progress);
+        Instant::from_nanos(from.as_nanos().saturating_add(self.timeout_ns()))
     }
 
     fn finish(&mut self, slot: u32, outcome: Result<Value, Failure>) {

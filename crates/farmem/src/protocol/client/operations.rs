@@ -42,8 +42,6 @@ pub(super) struct Ended {
 pub(super) struct First {
     pub(super) id: u64,
     pub(super) at: Instant,
-    /// The same by the node's clock.
-    pub(super) at_ns: u64,
     /// Bytes of a request or response that carry data.
     pub(super) part: u32,
 }

@@ -15,6 +15,8 @@ pub(super) struct Attempt {
     pub(super) length: u32,
     /// The time when it was sent.
     pub(super) at: Instant,
+    /// The time when the first attempt of its part was sent, by the node's clock.
+    pub(super) sent_ns: u64,
     /// Bytes of the request, and of the response as far as they can be foreseen.
     pub(super) request_bytes: u32,
     pub(super) response_bytes: u32,
@@ -45,6 +47,7 @@ const NONE: Attempt = Attempt {
     offset: 0,
     length: 0,
     at: Instant::ZERO,
+    sent_ns: 0,
     request_bytes: 0,
     response_bytes: 0,
     earlier: 0,
@@ -59,7 +62,7 @@ impl Attempt {
     pub(super) fn first(
         operation: Handle,
         (offset, length): (u32, u32),
-        now: Instant,
+        (now, sent_ns): (Instant, u64),
         (request_bytes, response_bytes): (u64, u64),
     ) -> Attempt {
         Attempt {
@@ -67,6 +70,7 @@ impl Attempt {
             offset,
             length,
             at: now,
+            sent_ns,
             // A message is at most `MESSAGE_MAX`.
             request_bytes: request_bytes as u32,
             response_bytes: response_bytes as u32,
@@ -223,6 +227,7 @@ impl Requests {
             place.offset = attempt.offset;
             place.length = attempt.length;
             place.at = attempt.at;
+            place.sent_ns = attempt.sent_ns;
             place.request_bytes = attempt.request_bytes;
             place.response_bytes = attempt.response_bytes;
             place.retries = attempt.retries;
@@ -412,7 +417,7 @@ mod tests {
             let mut parts: Vec<(Vec<u64>, bool)> = Vec::new();
             for (step, index) in steps {
                 if step == 0 || parts.is_empty() {
-                    let part = Attempt::first(Handle::NONE, (0, 8), Instant::ZERO, (72, 56));
+                    let part = Attempt::first(Handle::NONE, (0, 8), (Instant::ZERO, 0), (72, 56));
                     parts.push((vec![requests.insert(&part)], true));
                     continue;
                 }
@@ -456,7 +461,7 @@ mod tests {
     #[test]
     fn attempts_that_were_replaced_do_not_pile_up_behind_one_that_is_never_answered() {
         let mut requests = Requests::new(1);
-        let part = Attempt::first(Handle::NONE, (0, 8), Instant::ZERO, (72, 56));
+        let part = Attempt::first(Handle::NONE, (0, 8), (Instant::ZERO, 0), (72, 56));
         let lost = requests.insert(&part);
         requests.send_again(lost);
         for _ in 0..20 * ATTEMPTS_MORE {

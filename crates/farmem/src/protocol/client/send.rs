@@ -83,7 +83,7 @@ impl Client {
             }
             if let Some((id, attempt)) = self.requests.retry(id, now) {
                 let part = (attempt.offset, attempt.length);
-                let message = Message::new(self.epoch, active, first);
+                let message = Message::new(self.epoch, active, first, attempt.sent_ns);
                 message.emit(id, part, &active.data, &mut self.protection, datagram);
                 self.counters.retransmissions += 1;
                 self.counters.requests += 1;
@@ -147,17 +147,12 @@ impl Client {
                 }
                 datagram.end();
             }
-            let attempt = Attempt::first(handle, (offset, length), now, bytes);
+            let sent_ns = node.time_at(now);
+            let attempt = Attempt::first(handle, (offset, length), (now, sent_ns), bytes);
             let id = self.requests.insert(&attempt);
             active.sent = offset + length;
-            let first = active.first.get_or_insert_with(|| First {
-                id,
-                at: now,
-                at_ns: node.time_at(now),
-                part,
-            });
-            let first = *first;
-            let message = Message::new(self.epoch, active, &first);
+            let first = *active.first.get_or_insert(First { id, at: now, part });
+            let message = Message::new(self.epoch, active, &first, sent_ns);
             let part = (offset, length);
             message.emit(id, part, &active.data, &mut self.protection, datagram);
             self.counters.requests += 1;
@@ -280,16 +275,19 @@ pub(super) struct Message<'a> {
     pub(super) space: SpaceId,
     pub(super) head: &'a Head,
     pub(super) first: &'a First,
+    /// The time when the first attempt of the part was sent, by the node's clock.
+    pub(super) sent_ns: u64,
 }
 
 impl<'a> Message<'a> {
     #[inline(always)]
-    fn new(epoch: u64, active: &'a Active, first: &'a First) -> Message<'a> {
+    fn new(epoch: u64, active: &'a Active, first: &'a First, sent_ns: u64) -> Message<'a> {
         Message {
             epoch,
             space: active.space,
             head: &active.head,
             first,
+            sent_ns,
         }
     }
 
@@ -321,7 +319,7 @@ impl<'a> Message<'a> {
             id,
             epoch: self.epoch,
             replaced: if first.id == id { 0 } else { first.id },
-            sent_ns: first.at_ns,
+            sent_ns: self.sent_ns,
             address,
             length,
             offset: if is_segment { offset } else { 0 },

@@ -40,6 +40,7 @@ struct Assembly {
     /// A bit per segment.
     arrived: Vec<u64>,
     missing: u32,
+    /// The time until which a copy of one of the segments that came may be accepted.
     expires_ns: u64,
     /// The offset and the index of the segment after the last one that came.
     next: (u32, u32),
@@ -117,8 +118,9 @@ impl Assembly {
 pub(super) enum Arrival {
     /// It is kept, now or since its first copy; others are missing.
     Kept,
-    /// It was the last one missing: all of the data, which is kept no longer.
-    Complete(Vec<u8>),
+    /// It was the last one missing: all of the data, which is kept no longer, and the time until
+    /// which a copy of one of the segments may be accepted.
+    Complete(Vec<u8>, u64),
     /// It is the last one missing, but the write may not be completed now; it is not kept.
     Refused,
     /// There is no room for another write.
@@ -151,8 +153,9 @@ impl Assemblies {
         is_recent || self.writes.contains_key(&key)
     }
 
-    /// Takes a segment of the write that the last one was of, unless it is another's or the last
-    /// one missing: then returns false, and [`Assemblies::receive`] is to have it.
+    /// Takes a segment of the write that the last one was of, with the same send time, unless it is
+    /// another's or the last one missing: then returns false, and [`Assemblies::receive`] is to
+    /// have it.
     #[inline]
     pub(super) fn keep(&mut self, request: &Request<'_>) -> bool {
         let Some((key, assembly)) = &mut self.recent else {
@@ -164,7 +167,8 @@ impl Assemblies {
             && assembly.put(request).is_ok()
     }
 
-    /// Takes a segment. The data of a write is complete only if `may_complete`.
+    /// Takes a segment of which copies are accepted until `expires_ns`. The data of a write is
+    /// complete only if `may_complete`.
     pub(super) fn receive(
         &mut self,
         request: &Request<'_>,
@@ -189,13 +193,14 @@ impl Assemblies {
             return Ok(Arrival::Refused);
         }
         assembly.put(request)?;
+        // A write that goes on is not given up, however long it takes.
+        assembly.expires_ns = assembly.expires_ns.max(expires_ns);
         if assembly.missing > 0 {
             return Ok(Arrival::Kept);
         }
         let complete = self.recent.take();
-        Ok(Arrival::Complete(
-            complete.map_or(Vec::new(), |(_, assembly)| assembly.data),
-        ))
+        let complete = complete.map_or((Vec::new(), 0), |(_, one)| (one.data, one.expires_ns));
+        Ok(Arrival::Complete(complete.0, complete.1))
     }
 
     /// Returns memory for a write of so many bytes.
@@ -368,7 +373,7 @@ mod tests {
                 let body = &data[offset as usize..end as usize];
                 let request = segment(7, offset, length, body);
                 let arrival = assemblies.receive(&request, 10, true).unwrap();
-                let expected = if Some(n) == last { Arrival::Complete(data.clone()) } else { Arrival::Kept };
+                let expected = if Some(n) == last { Arrival::Complete(data.clone(), 10) } else { Arrival::Kept };
                 prop_assert_eq!(arrival, expected);
             }
             prop_assert_eq!(assemblies.next_expiry(), u64::MAX);
@@ -412,7 +417,7 @@ mod tests {
         let complete = assemblies.receive(&segment(1, 512, 1024, &twos), 10, true);
         assert_eq!(
             complete,
-            Ok(Arrival::Complete([ones, twos].concat().to_vec()))
+            Ok(Arrival::Complete([ones, twos].concat().to_vec(), 10))
         );
     }
 
@@ -459,7 +464,7 @@ mod tests {
             ..other_space(2, 2)
         };
         assert_eq!(receive(last, false), Ok(Arrival::Refused));
-        assert!(matches!(receive(last, true), Ok(Arrival::Complete(_))));
+        assert!(matches!(receive(last, true), Ok(Arrival::Complete(..))));
         assert_eq!(assemblies.expire(10), 0);
         assert_eq!(assemblies.next_expiry(), 10);
         assert_eq!(assemblies.expire(11), 2);

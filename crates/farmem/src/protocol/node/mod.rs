@@ -219,6 +219,7 @@ impl<S: Execute> Node<S> {
                 replies.bytes.truncate(start);
                 let segments = received.get_or_insert(Received::new(&request));
                 (segments.id, segments.count) = (request.id, segments.count + 1);
+                segments.sent_ns = request.sent_ns;
                 continue;
             }
             if received.is_some() {
@@ -382,9 +383,10 @@ impl<S: Execute> Node<S> {
 
     /// Runs an operation unless it was run, or may have been run and forgotten.
     ///
-    /// All attempts of an operation carry the time of the first, and a record is kept until
-    /// requests with that time are refused. So whatever clients believe of the node's clock, there
-    /// is no moment at which a copy is accepted and the record is gone.
+    /// All attempts of an operation, or of a segment of it, carry the time of the first, and a
+    /// record is kept until requests with the latest of these times are refused: all segments have
+    /// come when there is a record. So whatever clients believe of the node's clock, there is no
+    /// moment at which a copy is accepted and the record is gone.
     fn answer_once(
         &mut self,
         now: Instant,
@@ -392,7 +394,7 @@ impl<S: Execute> Node<S> {
         out: &mut Vec<u8>,
     ) -> Result<(u8, u64), Malformed> {
         let now_ns = now.as_nanos();
-        let expires_ns = request.sent_ns.saturating_add(nanos(self.config.horizon()));
+        let mut expires_ns = request.sent_ns.saturating_add(nanos(self.config.horizon()));
         // One from the future would be kept for longer than the bound on the records allows for.
         if expires_ns < now_ns
             || request.sent_ns > now_ns.saturating_add(nanos(self.config.timeout))
@@ -428,7 +430,10 @@ impl<S: Execute> Node<S> {
                     self.counters.busy += 1;
                     return Ok((status::BUSY, 0));
                 }
-                Arrival::Complete(data) => data,
+                Arrival::Complete(data, latest) => {
+                    expires_ns = latest;
+                    data
+                }
             };
             let operation = codec::decode(request, &data)?;
             let outcome = self.execute(now, request.space, &operation, out);
@@ -565,5 +570,66 @@ mod tests {
             }
         }
         assert_eq!((ids, parts), (vec![1, 2, 3, 4, 5], 3));
+    }
+
+    #[test]
+    fn a_write_that_goes_on_is_kept_and_its_record_outlasts_the_latest_segment() {
+        const MS: u64 = 1_000_000;
+        let mut protection = Protection::new(Authentication::None);
+        let space = SpaceId(1);
+        let mut store = Store::new(&Config::new(1 << 20));
+        let alloc = Operation::Alloc {
+            bytes: 4096,
+            page: PageSize::Small,
+            at: Some(0),
+            permission: crate::operation::Permission::READ_WRITE,
+            sparse: false,
+        };
+        for operation in [Operation::Open, alloc] {
+            let done = store.execute(Instant::ZERO, space, &operation, &mut Vec::new());
+            assert!(done.is_ok());
+        }
+        let config = NodeConfig {
+            timeout: Duration::from_millis(20),
+            ..NodeConfig::new(1)
+        };
+        let mut node = Node::new(config, store);
+        let mut send = |at_ms: u64, index: u32, sent_ms: u64| {
+            let request = Request {
+                code: code::WRITE,
+                space,
+                id: 1 + u64::from(index),
+                epoch: 1,
+                replaced: if index == 0 { 0 } else { 1 },
+                sent_ns: sent_ms * MS,
+                address: 0,
+                length: 3 * 512,
+                offset: 512 * index,
+                segment: 512,
+                guard: None,
+                body: &[7; 512],
+            };
+            let (mut datagram, mut replies) = (Vec::new(), Datagrams::default());
+            request.emit(&mut protection, &mut datagram).unwrap();
+            node.tick(Instant::from_nanos(at_ms * MS));
+            node.receive(Instant::from_nanos(at_ms * MS), &mut datagram, &mut replies);
+            let mut answer = replies.bytes.clone();
+            let (response, _) = Response::parse(&mut answer, &mut protection).unwrap();
+            (response.status, node.counters())
+        };
+        // The horizon is 60 ms, and the whole takes 100.
+        assert_eq!(send(0, 0, 0).0, status::RECEIVED);
+        assert_eq!(send(50, 1, 50).0, status::RECEIVED);
+        let (done, counters) = send(100, 2, 100);
+        assert_eq!((done, counters.abandoned), (status::DONE, 0));
+        // A copy of the last segment, and one of the second after its own horizon.
+        for (at, index, sent, expected) in [
+            (159, 2, 100, status::DONE),
+            (159, 1, 50, status::EXPIRED),
+            (161, 2, 100, status::EXPIRED),
+        ] {
+            let (found, counters) = send(at, index, sent);
+            assert_eq!((found, counters.executed), (expected, 1), "{at} {index}");
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Barrier;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context as _};
@@ -15,6 +17,7 @@ use tare_farmem::session::random_id;
 use tare_farmem::transport::shm;
 use tare_farmem::transport::xdp::{XdpAddress, XdpLink};
 use tare_histogram::Histogram;
+use tare_lab::unit::Unit;
 
 use super::fleet::{Fleet, UdpFleet};
 use super::keygen::read_secret;
@@ -31,6 +34,7 @@ const GROUP: Duration = Duration::from_millis(2);
     tare memory bench udp://127.0.0.1:7311\n  \
     tare memory bench udp://127.0.0.1:7311 --size 4Ki --order 16 --wait busy\n  \
     tare memory bench udp://127.0.0.1:7311 --sessions 1,8,100,400,700,1000 --format clio\n  \
+    tare memory bench udp://127.0.0.1:7311 --threads 1,2,4 --size 1Ki --format clio\n  \
     tare memory bench udp://127.0.0.1:7311 --size 64Ki --outstanding 16 --json\n\n\
     Every byte that is read or written is verified, outside of the measured time. With one operation\n\
     outstanding, latencies are those of single operations; with more, the time per operation.\n\n\
@@ -44,9 +48,12 @@ pub(crate) struct Args {
     /// The directions of operations, with commas between them [default: write,read]
     #[arg(long, hide_default_value = true, value_enum, value_delimiter = ',', default_values_t = [Op::Write, Op::Read])]
     op: Vec<Op>,
-    /// Bytes per operation
-    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_bytes)]
-    size: u64,
+    /// Bytes per operation; several numbers for a row each
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "16", value_parser = parse_bytes)]
+    size: Vec<u64>,
+    /// Threads, each with so many sessions and pages of its own; several numbers for a row each
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: Vec<u32>,
     /// Sessions, each with an address space of its own; several numbers for a row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u64).range(1..=100_000))]
     sessions: Vec<u64>,
@@ -85,15 +92,24 @@ enum Op {
 enum Format {
     /// A table for people
     Table,
-    /// The lines of the Clio document's tests
+    /// The lines of the Clio document's tests; one of sessions, orders, sizes and threads may have
+    /// several values
     Clio,
 }
 
-/// A row of the result.
-struct Row {
+/// The place of a row on all axes.
+#[derive(Clone, Copy)]
+struct Cell {
     op: Op,
+    size: u64,
+    threads: u32,
     sessions: u64,
     order: u32,
+}
+
+/// A row of the result: the sums of its threads.
+struct Row {
+    cell: Cell,
     latency: Histogram,
     operations: u64,
     time: Duration,
@@ -106,66 +122,148 @@ struct Row {
 /// The node does not answer, or has too little memory.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let duration = Duration::try_from_secs_f64(args.duration).context("the duration")?;
+    for size in &args.size {
+        ensure!(
+            (1..=1 << 30).contains(size),
+            "found --size {size}, expected 1 to 1Gi"
+        );
+    }
+    let is_clio = args.format == Format::Clio;
+    let axes = [
+        args.size.len(),
+        args.threads.len(),
+        args.sessions.len(),
+        args.order.len(),
+    ];
     ensure!(
-        (1..=1 << 30).contains(&args.size),
-        "found --size {}, expected 1 to 1Gi",
-        args.size
+        !is_clio || axes.iter().filter(|values| **values > 1).count() < 2,
+        "the lines of the document have one axis: give several values to one of --size, --threads, \
+         --sessions and --order"
     );
-    let mut rows = Vec::new();
-    for &op in &args.op {
-        for &sessions in &args.sessions {
-            for &order in &args.order {
-                let row = measure(args, op, sessions, order, duration)?;
-                if !args.json {
-                    terminal::print(&match args.format {
-                        Format::Table if rows.is_empty() => {
-                            HEADER.to_owned() + &row.table(args.size)
-                        }
-                        Format::Table => row.table(args.size),
-                        Format::Clio => row.clio(args),
-                    })?;
-                }
-                rows.push(row);
+    let mut rows: Vec<Row> = Vec::new();
+    for cell in args.cells() {
+        let row = measure(args, cell, duration)?;
+        if !args.json {
+            let text = match args.format {
+                Format::Table if rows.is_empty() => HEADER.to_owned() + &row.table(),
+                Format::Table => row.table(),
+                Format::Clio => row.clio(args, &rows),
+            };
+            if !text.is_empty() {
+                terminal::print(&text)?;
             }
         }
+        rows.push(row);
     }
     if args.json {
         let rows: Vec<_> = rows.iter().map(|row| row.json(args)).collect();
         let result = json!({"schema": 1, "node": args.node, "rows": rows});
         terminal::print(&format!("{result}\n"))?;
-    } else if args.format == Format::Clio {
+    } else if is_clio {
         terminal::print("All tests are done.\n")?;
     }
     let is_right = |row: &Row| row.proof.wrong == 0 && row.proof.failed == 0;
     Ok(ExitCode::from(u8::from(!rows.iter().all(is_right))))
 }
 
-fn measure(
+impl Args {
+    /// The rows, in their order.
+    fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for &op in &self.op {
+            for &size in &self.size {
+                for &threads in &self.threads {
+                    for &sessions in &self.sessions {
+                        cells.extend(self.order.iter().map(|&order| Cell {
+                            op,
+                            size,
+                            threads,
+                            sessions,
+                            order,
+                        }));
+                    }
+                }
+            }
+        }
+        if self.format == Format::Clio && self.threads.len() > 1 {
+            // A line of threads has both directions.
+            cells.sort_by_key(|cell| cell.threads);
+        }
+        cells
+    }
+}
+
+/// Measures a row, by all its threads at once.
+fn measure(args: &Args, cell: Cell, duration: Duration) -> anyhow::Result<Row> {
+    let prepared = Barrier::new(cell.threads as usize);
+    let rows: Vec<anyhow::Result<Row>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..cell.threads)
+            .map(|_| scope.spawn(|| measure_one(args, cell, duration, &prepared)))
+            .collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut sum: Option<Row> = None;
+    for row in rows {
+        let row = row?;
+        match &mut sum {
+            None => sum = Some(row),
+            Some(sum) => sum.add(&row),
+        }
+    }
+    sum.context("no thread")
+}
+
+fn measure_one(
     args: &Args,
-    op: Op,
-    sessions: u64,
-    order: u32,
+    cell: Cell,
     duration: Duration,
+    prepared: &Barrier,
 ) -> anyhow::Result<Row> {
-    let pages = ((1 << order) / sessions).max(1).next_power_of_two();
+    let pages = ((1 << cell.order) / cell.sessions).max(1);
     let layout = Layout {
         first_space: random_id()? >> 1,
-        spaces: sessions,
-        pages,
+        spaces: cell.sessions,
+        pages: pages.next_power_of_two(),
         base: 1 << 32,
-        size: args.size as u32,
-        direction: match op {
+        size: cell.size as u32,
+        direction: match cell.op {
             Op::Read => Direction::Read,
             Op::Write => Direction::Write,
         },
         regions: 0,
     };
-    let secret = args.secret.as_deref().map(read_secret).transpose()?;
-    let mut fleet = match args.node.strip_prefix("shm:") {
-        Some(path) => shm(Path::new(path), args, &layout, secret.as_ref())?,
-        None => udp(args, &layout, secret.as_ref())?,
+    let fleet = fleet(args, &layout);
+    let mut fleet = match fleet {
+        Ok(fleet) => fleet,
+        Err(error) => {
+            prepared.wait();
+            return Err(error);
+        }
     };
-    let mut load = Load::prepare(&mut fleet, layout)?;
+    let load = Load::prepare(&mut fleet, layout);
+    // Also after a failure: the other threads wait.
+    prepared.wait();
+    let mut load = load?;
+    let row = run_for(args, cell, duration, &mut load);
+    match row {
+        Ok(_) => load.end_spaces()?,
+        Err(_) => load.close_all(),
+    }
+    row
+}
+
+/// Runs operations for a time.
+fn run_for(
+    args: &Args,
+    cell: Cell,
+    duration: Duration,
+    load: &mut Load<'_>,
+) -> anyhow::Result<Row> {
     let (mut latency, mut operations, mut time) = (Histogram::new(), 0, Duration::ZERO);
     let from = Instant::now();
     let outstanding = usize::from(args.outstanding);
@@ -182,17 +280,22 @@ fn measure(
         let fitting = GROUP.as_secs_f64() / group.as_secs_f64().max(1e-9) * count as f64;
         count = (fitting as usize).clamp(least, least.max(1 << 14));
     }
-    let proof = load.proof();
-    load.end_spaces()?;
     Ok(Row {
-        op,
-        sessions,
-        order,
+        cell,
         latency,
         operations,
         time,
-        proof,
+        proof: load.proof(),
     })
+}
+
+/// Opens the sessions.
+fn fleet(args: &Args, layout: &Layout) -> anyhow::Result<Fleet> {
+    let secret = args.secret.as_deref().map(read_secret).transpose()?;
+    match args.node.strip_prefix("shm:") {
+        Some(path) => shm(Path::new(path), args, layout, secret.as_ref()),
+        None => udp(args, layout, secret.as_ref()),
+    }
 }
 
 /// Opens the sessions over UDP.
@@ -265,29 +368,46 @@ fn address(node: &str) -> anyhow::Result<std::net::SocketAddr> {
 }
 
 const HEADER: &str =
-    "op     sessions  order      time    median       p99     p99.9   throughput  verified\n";
+    "op       size  threads  sessions  order      time    median       p99     p99.9   \
+                      throughput  verified\n";
 
 impl Row {
-    /// Seconds per operation.
+    /// Adds what another thread did in the same time.
+    fn add(&mut self, other: &Row) {
+        self.latency.merge(&other.latency);
+        self.operations += other.operations;
+        self.time += other.time;
+        self.proof.merge(&other.proof);
+    }
+
+    /// Seconds per operation, of a thread.
     fn mean(&self) -> f64 {
         self.time.as_secs_f64() / self.operations as f64
     }
 
+    /// Bits per second, of all threads.
+    fn throughput(&self) -> f64 {
+        self.cell.size as f64 * 8.0 / self.mean() * f64::from(self.cell.threads)
+    }
+
     fn name(&self) -> &'static str {
-        match self.op {
+        match self.cell.op {
             Op::Read => "read",
             Op::Write => "write",
         }
     }
 
-    fn table(&self, size: u64) -> String {
+    fn table(&self) -> String {
         let mut text = String::new();
+        let cell = &self.cell;
         let _ = write!(
             text,
-            "{:<6} {:>8}  {:>5}  {:>5.2} µs",
+            "{:<6} {:>6}  {:>7}  {:>8}  {:>5}  {:>5.2} µs",
             self.name(),
-            self.sessions,
-            self.order,
+            Unit::Bytes.show(cell.size as f64).replace(' ', ""),
+            cell.threads,
+            cell.sessions,
+            cell.order,
             self.mean() * 1e6
         );
         for share in [0.5, 0.99, 0.999] {
@@ -296,7 +416,7 @@ impl Row {
                 None => write!(text, "{:>10}", "–"),
             };
         }
-        let gigabits = size as f64 * 8.0 / self.mean() / 1e9;
+        let gigabits = self.throughput() / 1e9;
         let megabytes = self.proof.verified as f64 / 1e6;
         let _ = write!(text, "  {gigabits:>6.3} Gbit/s  {megabytes:.1} MB");
         if self.proof.wrong > 0 || self.proof.failed > 0 {
@@ -310,40 +430,54 @@ impl Row {
         text
     }
 
-    /// The lines of the document: averages in nanoseconds.
-    fn clio(&self, args: &Args) -> String {
-        let (ns, bits) = (
-            self.mean() * 1e9,
-            args.size as f64 * 8.0 / self.mean() / 1e6,
-        );
-        let name = match self.op {
-            Op::Read => "Read",
-            Op::Write => "Write",
-        };
+    /// The line of the document, with averages in nanoseconds. That of threads has both directions:
+    /// the row of the first one gives none, if there are two.
+    fn clio(&self, args: &Args, before: &[Row]) -> String {
+        let (ns, megabits) = (self.mean() * 1e9, self.throughput() / 1e6);
+        let (cell, name) = (&self.cell, self.name());
+        if args.threads.len() > 1 {
+            let same = before.iter().find(|row| row.cell.threads == cell.threads);
+            return match same {
+                None if args.op.len() > 1 => String::new(),
+                other => threads_line(cell.threads, other.into_iter().chain([self])),
+            };
+        }
+        if args.size.len() > 1 {
+            let name = name.to_uppercase();
+            return format!(
+                "size: {:>5} avg_{name}: {ns:>12.6} ns Throughput: {megabits:.6} Mbps\n",
+                cell.size
+            );
+        }
         if args.order.len() > 1 {
             let name = name.to_uppercase();
             return format!(
                 "nr_pte_order: {:>5} avg_{name}: {ns:>12.6} ns\n",
-                self.order
+                cell.order
             );
         }
+        let name = match cell.op {
+            Op::Read => "Read",
+            Op::Write => "Write",
+        };
         format!(
-            "nr_sessions: {:>4} avg_{name}: {ns:.6} ns Throughput: {bits:.6} Mbps\n",
-            self.sessions
+            "nr_sessions: {:>4} avg_{name}: {ns:>12.6} ns Throughput: {megabits:.6} Mbps\n",
+            cell.sessions
         )
     }
 
     fn json(&self, args: &Args) -> serde_json::Value {
         json!({
             "op": self.name(),
-            "size": args.size,
-            "sessions": self.sessions,
-            "order": self.order,
+            "size": self.cell.size,
+            "threads": self.cell.threads,
+            "sessions": self.cell.sessions,
+            "order": self.cell.order,
             "outstanding": args.outstanding,
             "operations": self.operations,
             "time_ns": self.mean() * 1e9,
             "latency": self.latency.summary(),
-            "throughput_bit_s": args.size as f64 * 8.0 / self.mean(),
+            "throughput_bit_s": self.throughput(),
             "sessions_used": self.proof.sessions,
             "pages_touched": self.proof.pages,
             "bytes_verified": self.proof.verified,
@@ -351,4 +485,21 @@ impl Row {
             "failed": self.proof.failed,
         })
     }
+}
+
+/// The document's line of some threads, whose first word it spells so.
+fn threads_line<'r>(threads: u32, rows: impl Iterator<Item = &'r Row>) -> String {
+    let mut rows: Vec<&Row> = rows.collect();
+    rows.sort_by_key(|row| row.name());
+    let figures = |of: &dyn Fn(&Row) -> f64| -> String {
+        let figures = rows
+            .iter()
+            .map(|row| format!("{}={:.6}", row.name(), of(row)));
+        figures.collect::<Vec<_>>().join(" ")
+    };
+    format!(
+        "#nr_theads={threads:>3} Latency {} ns. Throughput {} Mbps\n",
+        figures(&|row| row.mean() * 1e9),
+        figures(&|row| row.throughput() / 1e6)
+    )
 }

@@ -89,6 +89,12 @@ impl Layout {
         SpaceId(self.first_space + place.session)
     }
 
+    /// All spaces, with the one that owns the regions last, if there are any.
+    fn all_spaces(&self) -> impl Iterator<Item = SpaceId> + Clone {
+        let count = self.spaces + u64::from(self.regions > 0);
+        (self.first_space..self.first_space + count).map(SpaceId)
+    }
+
     fn address(&self, place: Place) -> u64 {
         self.base + place.number * self.stride()
     }
@@ -218,10 +224,24 @@ impl<'a> Load<'a> {
             expected: Vec::new(),
             proof: Proof::default(),
         };
-        let owners = u64::from(layout.regions > 0);
-        let spaces = (0..layout.spaces + owners).map(|n| SpaceId(layout.first_space + n));
-        load.submit_all(spaces.clone().map(|space| (space, Operation::Open)))?;
-        let skipped = (layout.spaces * owners) as usize;
+        match load.prepare_memory() {
+            Ok(()) => Ok(load),
+            Err(error) => {
+                load.close_all();
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the spaces, allocates their memory and writes every place once.
+    fn prepare_memory(&mut self) -> anyhow::Result<()> {
+        let layout = self.layout;
+        let spaces = layout.all_spaces();
+        self.submit_all(spaces.clone().map(|space| (space, Operation::Open)))?;
+        let skipped = match layout.regions {
+            0 => 0,
+            _ => layout.spaces as usize,
+        };
         let bytes = layout.bytes();
         let alloc = |at, bytes| Operation::Alloc {
             bytes,
@@ -233,16 +253,16 @@ impl<'a> Load<'a> {
         let pieces = (0..bytes)
             .step_by(ALLOC_BYTES as usize)
             .map(|offset| alloc(layout.base + offset, ALLOC_BYTES.min(bytes - offset)));
-        load.submit_all(
+        self.submit_all(
             spaces
                 .skip(skipped)
                 .flat_map(|space| pieces.clone().map(move |piece| (space, piece))),
         )?;
-        load.write_all_places()?;
+        self.write_all_places()?;
         if layout.regions > 0 {
-            load.map_regions()?;
+            self.map_regions()?;
         }
-        Ok(load)
+        Ok(())
     }
 
     /// Lets the other spaces map what the owner has written, region by region.
@@ -451,9 +471,28 @@ impl<'a> Load<'a> {
     /// # Errors
     /// An operation failed.
     pub(crate) fn end_spaces(mut self) -> anyhow::Result<()> {
-        let first = self.layout.first_space;
-        let spaces = (first..first + self.layout.spaces).map(SpaceId);
+        let spaces = self.layout.all_spaces();
         self.submit_all(spaces.map(|space| (space, Operation::Close)))
+    }
+
+    /// Closes the spaces as far as they can be, after a failure: the node would keep them for good.
+    pub(crate) fn close_all(&mut self) {
+        for space in self.layout.all_spaces() {
+            while self.channel.outstanding() >= PREPARED_AT_ONCE && self.drop_completions() {}
+            if self.channel.submit(space, &Operation::Close).is_err() {
+                break;
+            }
+        }
+        while self.channel.outstanding() > 0 && self.drop_completions() {}
+    }
+
+    /// Waits for something to complete, and drops it; returns false if the channel is of no use.
+    fn drop_completions(&mut self) -> bool {
+        let is_of_use = self.channel.progress(WAIT).is_ok();
+        while let Some(completion) = self.channel.poll() {
+            self.channel.recycle(completion.data);
+        }
+        is_of_use
     }
 
     /// Chooses places, and generates what is written to them: for operations one at a time in one
