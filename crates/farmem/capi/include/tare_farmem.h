@@ -86,7 +86,10 @@ enum tfm_status {
     TFM_OUTCOME_UNKNOWN = 32,
     /** The node was there, but slow; nothing happened. */
     TFM_TIMEOUT = 33,
-    /** The node does not answer; nothing happened. */
+    /**
+     * The node does not answer; nothing happened. A session over shared memory ("shm:PATH") ends
+     * with its node: when the node has been started again, disconnect and connect again.
+     */
     TFM_NODE_GONE = 34,
 
     /* The session cannot be opened or used. */
@@ -268,10 +271,10 @@ size_t tfm_last_message(char *buffer, size_t size);
 /* ---- Sessions ---------------------------------------------------------------------------- */
 
 /**
- * Opens a session. It asks the node for nothing: whether the node is there shows with the first
- * operation.
+ * Opens a session. Over UDP it asks the node for nothing: whether the node is there shows with the
+ * first operation.
  *
- *  address     the node, "udp://HOST:PORT"
+ *  address     the node, "udp://HOST:PORT", or "shm:PATH" for one on this machine
  *  space       the number of the address space; 0 for that of the capability, or without one for
  *              a random space, see tfm_space()
  *  capability  the text that the node's operator made for the space, if the node demands
