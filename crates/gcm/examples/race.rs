@@ -77,7 +77,7 @@ fn main() -> ExitCode {
                     }
                 }
             }
-            // The detector must fire on the one, and never on the others.
+            // The detector must fire on the one, where a race ends, and never on the others.
             let (name, ok) = match subject {
                 Subject::Path(path) => (path.name(), bad == 0 && attempts > 0 && writes > 0),
                 Subject::TwoReads => ("two-reads", bad > 0),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write as _;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
@@ -234,6 +235,27 @@ fn equal_parameters_give_equal_figures_in_virtual_time() {
             said
         };
         assert_eq!(trial(), trial(), "{parameters}");
+    }
+}
+
+#[test]
+fn a_trial_of_the_race_ends_when_an_implementation_that_reads_twice_is_caught() {
+    if std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
+        let notice = "NOT TESTED: a race that is lost, which needs two processors";
+        let _ = writeln!(std::io::stderr(), "{notice}");
+        return;
+    }
+    let folder = folder();
+    for operation in ["open", "seal"] {
+        let parameters = format!(r#"{{"subject":"two_reads","operation":"{operation}"}}"#);
+        let done = output(folder.path(), &["trial", "gcm-race", &parameters]);
+        let said = text(&done.stdout);
+        let line = said.lines().find(|line| line.contains("counters"));
+        let message: Value = serde_json::from_str(line.unwrap()).unwrap();
+        let counters = &message["counters"];
+        assert_eq!(counters["two_reads"], 1, "{said}");
+        assert_eq!(counters["wrong"], 1, "{said}");
+        assert_eq!(counters["undetected"], 0, "{said}");
     }
 }
 

@@ -46,6 +46,9 @@ parameters! {
         size: usize [1..=1 << 20] = 1440,
         /// how long the race takes
         duration: Duration = "40 ms",
+        /// the time after which the race has failed to catch the implementation that reads twice:
+        /// it ends at the first wrong record
+        limit: Duration = "60 s",
     }
 }
 
@@ -57,6 +60,9 @@ figures! {
             wrong: f64 [Count],
             /// records per second of wall time
             record_rate: f64 [OperationsPerSecond],
+            /// the time until the first wrong record of the implementation that reads twice, or the
+            /// end
+            race_time: f64 [Seconds],
         }
         counters {
             /// records
@@ -75,6 +81,10 @@ figures! {
             violations,
             /// writes of the hostile thread
             hostile_writes,
+            /// races against the implementation that reads twice
+            two_reads,
+            /// those that ended without a wrong record
+            undetected,
         }
     }
 }
@@ -100,6 +110,13 @@ impl Workload for GcmRace {
         Some(by_the_clock(parameters.duration))
     }
 
+    fn longest(parameters: &RaceParameters) -> Duration {
+        match parameters.subject.0 {
+            Subject::Path(_) => parameters.duration,
+            Subject::TwoReads => parameters.limit,
+        }
+    }
+
     fn run(parameters: RaceParameters, agent: &mut Agent) -> Result<RaceFigures, TrialError> {
         let of = Race {
             subject: parameters.subject.0,
@@ -109,8 +126,9 @@ impl Workload for GcmRace {
             },
             key_len: parameters.key.bytes(),
             record_len: parameters.size,
-            duration: parameters.duration,
+            duration: Self::longest(&parameters),
         };
+        let reads_twice = of.subject == Subject::TwoReads;
         agent.start()?;
         let report = race(&of)?;
         if report.hostile_writes == 0 {
@@ -118,7 +136,8 @@ impl Workload for GcmRace {
         }
         Ok(RaceFigures {
             wrong: report.wrong as f64,
-            record_rate: report.attempts as f64 / of.duration.as_secs_f64(),
+            record_rate: report.attempts as f64 / report.time.as_secs_f64(),
+            race_time: report.time.as_secs_f64(),
             operations: report.attempts,
             accepted: report.accepted,
             refused: report.refused,
@@ -127,6 +146,8 @@ impl Workload for GcmRace {
             exposed: report.exposed,
             violations: report.wrong + report.unwiped + report.exposed,
             hostile_writes: report.hostile_writes,
+            two_reads: u64::from(reads_twice),
+            undetected: u64::from(reads_twice && report.wrong == 0),
         })
     }
 }
