@@ -111,6 +111,16 @@ fn every_published_value_is_drawn_where_anything_is_and_missing_ones_are_crosses
         .all(|cross| !cross.contains_key("data-value")));
 }
 
+#[test]
+fn each_source_of_published_values_is_named_once_below_their_table() {
+    let run = fixture::run();
+    let text = report::text::cells(&run.experiments[0], 160);
+    for report in [text, report::markdown(&run), report::html(&run)] {
+        let line = "Published 61, 170, 172: figure 3";
+        assert_eq!(report.matches(line).count(), 1, "{report}");
+    }
+}
+
 /// Each mark's place follows from the ticks of its own plot: the scale is what it says it is.
 #[test]
 fn a_mark_stands_where_the_ticks_of_its_axis_say() {

@@ -6,6 +6,7 @@ use tare_lab::driver::{Driver, Drivers, Vocabulary};
 use tare_lab::experiment::{ClaimKind, Experiment};
 use tare_lab::file::{self, Context, Size};
 use tare_lab::sample::OPERATIONS;
+use tare_lab::unit::Dimension;
 use tare_lab::usage;
 use tare_lab::value::{Parameters, Point, Selector};
 
@@ -218,6 +219,27 @@ fn every_feature_is_missed_by_a_cell_that_needs_it() {
         });
         assert!(needed, "{missing:?}");
     }
+}
+
+#[test]
+fn every_published_amount_names_its_source() {
+    // An amount depends on the machine that it was measured on.
+    let drivers = drivers(&machine(2, &[]));
+    let mut amounts = 0;
+    for (file, text) in EMBEDDED {
+        for experiment in read(file, text, 2, Size::Quick, &drivers).unwrap() {
+            for published in &experiment.published {
+                let metric = experiment.metric(&published.metric).unwrap();
+                let dimension = metric.unit.dimension();
+                if !matches!(dimension, Dimension::Ratio | Dimension::Count) {
+                    amounts += 1;
+                    let (id, at) = (&experiment.id, &published.at);
+                    assert!(published.source.is_some(), "{id} at {at}");
+                }
+            }
+        }
+    }
+    assert!(amounts > 50, "{amounts}");
 }
 
 #[test]

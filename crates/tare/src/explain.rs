@@ -158,13 +158,18 @@ fn describe(experiment: &Experiment, text: &mut String) {
             rounds.least, rounds.most
         )
     };
-    for published in &experiment.published {
+    for (place, published) in experiment.published.iter().enumerate() {
         let unit = experiment.metric(&published.metric).map(|m| m.unit);
         let value = unit.map_or_else(
             || published.value.to_string(),
             |unit| unit.show(published.value),
         );
         let _ = writeln!(text, "  printed  {} at {}", value, published.at);
+        let next = experiment.published.get(place + 1);
+        if next.is_none_or(|next| next.source != published.source) {
+            let source = published.source.iter();
+            text.extend(source.map(|source| format!("           {source}\n")));
+        }
     }
     for claim in &experiment.claims {
         let standing = match claim.standing {

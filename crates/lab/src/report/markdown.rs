@@ -99,6 +99,9 @@ fn render(out: &mut String, table: &Table) {
         }
         out.push_str("|\n");
     }
+    for line in &table.below {
+        let _ = writeln!(out, "\n{}", plain(line));
+    }
 }
 
 /// Text in which nothing is markup: no list item at its start, no link, mention, emoji or formula

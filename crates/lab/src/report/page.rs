@@ -187,6 +187,7 @@ fn render(table: &Table, anchor: &str) -> Markup {
                 }
             }
         }
+        @for line in &table.below { (prose("source", line)) }
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) struct Table {
     pub(super) title: String,
     pub(super) columns: Vec<Column>,
     pub(super) rows: Vec<Row>,
+    /// Lines below all rows.
+    pub(super) below: Vec<String>,
 }
 
 /// The head of a column and the kind of its cells.
@@ -99,6 +101,7 @@ impl Table {
             title: title.into(),
             columns: columns.iter().map(column).collect(),
             rows: Vec::new(),
+            below: Vec::new(),
         }
     }
 }
@@ -363,7 +366,26 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
             });
         }
     }
+    table.below = sources(&all_published, shown);
     table
+}
+
+/// The sources of published values: each once, with its values.
+fn sources(published: &[&Published], shown: impl Fn(f64) -> String) -> Vec<String> {
+    let mut sources: Vec<(&str, Vec<String>)> = Vec::new();
+    for value in published {
+        let Some(source) = value.source.as_deref() else {
+            continue;
+        };
+        let shown = shown(value.value);
+        match sources.iter_mut().find(|(known, _)| *known == source) {
+            Some((_, values)) => values.push(shown),
+            None => sources.push((source, vec![shown])),
+        }
+    }
+    let sources = sources.into_iter();
+    let sources = sources.map(|(source, of)| format!("Published {}: {source}", of.join(", ")));
+    sources.collect()
 }
 
 /// The A/A cells: how far the machine is from agreeing with itself.

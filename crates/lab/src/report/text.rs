@@ -131,6 +131,9 @@ impl Lines {
             }
             self.notes(row);
         }
+        for words in &table.below {
+            self.line("  ", "2", words);
+        }
         self.text.push('\n');
     }
 

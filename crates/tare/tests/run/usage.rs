@@ -71,6 +71,9 @@ fn the_embedded_experiments_are_listed_shown_and_diagnosed() {
             assert!(text(&shown.stdout).contains(id));
         }
     }
+    // What was published names its machine, once for all values that have the same.
+    let shown = text(&output(folder.path(), &["show", "vita/software"]).stdout);
+    assert_eq!(shown.matches("AMD Ryzen 5 1600").count(), 1, "{shown}");
     let doctor: Value =
         serde_json::from_slice(&output(folder.path(), &["doctor", "--json"]).stdout).unwrap();
     assert_eq!(
