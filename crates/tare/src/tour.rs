@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, Context as _};
 use tare_lab::driver::Drivers;
-use tare_lab::experiment::Experiment;
+use tare_lab::experiment::{Experiment, Rounds};
 use tare_lab::file::Size;
 use toml::de::{DeTable, DeValue};
 
@@ -14,7 +14,8 @@ use crate::{catalog, forecast, terminal};
 /// The longest time of the tour.
 pub(crate) const BUDGET: Duration = Duration::from_secs(60);
 
-/// The least rounds of an experiment in the tour: the fewest that give an interval.
+/// The least rounds of an experiment in the tour that compares figures: the fewest that give an
+/// interval.
 const LEAST_ROUNDS: u32 = 9;
 
 const FILE: &str = "experiments/tour.toml";
@@ -40,7 +41,11 @@ pub(crate) fn experiments(drivers: &Drivers) -> anyhow::Result<Vec<Experiment>> 
         let narrowed = narrowed.filter(|e| e.claims.len() == wanted.len());
         let mut narrowed =
             narrowed.with_context(|| format!("{FILE}: {id} lacks a claim of the tour"))?;
-        narrowed.rounds.least = narrowed.rounds.least.min(LEAST_ROUNDS);
+        match narrowed.claims.iter().all(|claim| claim.kind.is_count()) {
+            // Its first round decides what is counted.
+            true => narrowed.rounds = Rounds::exactly(1),
+            false => narrowed.rounds.least = narrowed.rounds.least.min(LEAST_ROUNDS),
+        }
         tour.push(narrowed);
     }
     match claims.keys().next() {

@@ -191,7 +191,8 @@ fn the_tour_runs_the_cells_of_its_claims_and_lists_what_else_there_is() {
             .to_owned()
     };
     let suites: BTreeSet<String> = experiments.iter().map(suite).collect();
-    assert_eq!(suites.iter().collect::<Vec<_>>(), ["gcm", "rdrand", "vita"]);
+    let suites: Vec<&String> = suites.iter().collect();
+    assert_eq!(suites, ["bifrost", "clio", "gcm", "rdrand", "vita"]);
     let width = experiments.iter().find(|e| e["id"] == "rdrand/width");
     let cells = width.unwrap()["cells"].as_array().unwrap();
     let methods: Vec<&Value> = cells.iter().map(|cell| &cell["at"]["method"]).collect();
