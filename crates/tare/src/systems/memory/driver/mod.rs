@@ -97,7 +97,8 @@ parameters! {
         /// bytes per operation
         size: Bytes = "16 B",
         /// sessions in turn, each with an address space and a client of its own: a socket each up
-        /// to 1000, 64 shared ones above
+        /// to 1000, 64 shared ones above; over shared memory they are address spaces of one
+        /// client, on its ring
         sessions: u64 [1..=100_000] = 1,
         /// log2 of the number of pages of 4 KiB of all sessions together, each with memory of its
         /// own; a session has at least one
@@ -148,10 +149,10 @@ figures! {
             /// operations of 32 KiB and more: the throughput over that of a raw stream in one
             /// direction, or of a copy from process to process, in the same trial
             of_raw: Option<f64> [Ratio],
-            /// allocations, first touches and frees per measured operation
+            /// allocations, first touches and frees per measured operation; 0 without a storm
             storm_operations: Option<f64> [Count],
             /// processor time of the node per operation, idle polling included, also while the
-            /// client verifies
+            /// client verifies; with a storm or in an open loop, per operation beside or in it
             node_time: Option<f64> [Seconds],
         }
         counters {
@@ -167,6 +168,8 @@ figures! {
             failed,
             /// sessions used
             sessions,
+            /// those with fewer than ten measured operations
+            too_few,
             /// distinct pages touched
             pages,
         }

@@ -64,6 +64,9 @@ const FIRST_SPACE: u64 = 1;
 /// longer than a busy machine stalls.
 const TIMEOUT: Duration = super::super::fleet::TIMEOUT;
 
+/// Measured operations that a session has at least, if it has enough.
+const ENOUGH: u64 = 10;
+
 /// Memory of the node beyond its pages.
 const SPARE: u64 = 16 << 20;
 
@@ -492,19 +495,21 @@ impl Trial<'_> {
         let (time, ratio) = (median(&mut times), median(&mut ratios));
         let mut latency = Histogram::new();
         let measured_before = load.proof().operations;
+        let node_before = self.control.begin(Phase::Node)?;
         if parameters.share > 0.0 {
-            self.control.begin(Phase::Node)?;
             let open = parameters.duration / 2;
             load.open_loop(parameters.share / time, open, &mut latency)?;
         } else if parameters.outstanding == 1 {
             self.latencies(load, &mut latency)?;
         }
-        let measured = (load.proof().operations - measured_before) as f64;
-        let storm = self
-            .storm
-            .as_ref()
-            .map(|storm| storm.operations() as f64 / measured);
-        self.control.begin(Phase::Idle)?;
+        let node_after = self.control.begin(Phase::Idle)?;
+        let measured = load.proof().operations - measured_before;
+        let storm = self.storm.as_ref();
+        let storm = storm.map(|storm| storm.operations() as f64 / measured as f64);
+        if storm.is_some() || parameters.share > 0.0 {
+            // The turns had no storm, and were a closed loop.
+            (node, operations) = (node_after.saturating_sub(node_before), measured);
+        }
         let proof = load.proof();
         let quantile = |share| Some(latency.quantile(share)?.as_secs_f64());
         let is_bulk = parameters.is_bulk();
@@ -520,7 +525,7 @@ impl Trial<'_> {
             of_single: (parameters.outstanding > 1 && !is_bulk).then_some(1.0 / ratio),
             throughput: Some(8.0 * size / time),
             of_raw: is_bulk.then_some(1.0 / ratio),
-            storm_operations: storm,
+            storm_operations: Some(storm.unwrap_or(0.0)),
             node_time: Some(node.as_secs_f64() / operations as f64),
             operations: measured,
             bytes: measured * parameters.size.0,
@@ -528,6 +533,7 @@ impl Trial<'_> {
             wrong: proof.wrong,
             failed: proof.failed,
             sessions: proof.sessions,
+            too_few: too_few(measured, proof.sessions),
             pages: proof.pages,
         })
     }
@@ -570,7 +576,6 @@ impl Trial<'_> {
 
     /// Measures each operation for half of the duration.
     fn latencies(&mut self, load: &mut Load<'_>, latency: &mut Histogram) -> anyhow::Result<()> {
-        self.control.begin(Phase::Node)?;
         let until = Instant::now() + self.parameters.duration / 2;
         while Instant::now() < until {
             match &mut self.storm {
@@ -580,6 +585,12 @@ impl Trial<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns how many sessions have too few of these operations: they take turns, so that none has
+/// two more than another.
+fn too_few(operations: u64, sessions: u64) -> u64 {
+    (ENOUGH * sessions).saturating_sub(operations).min(sessions)
 }
 
 /// Runs groups of at least and at most so many operations for a turn; returns the median time per
@@ -623,6 +634,13 @@ mod tests {
         assert_eq!(median(&mut [9.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&mut [9.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&mut []).is_nan());
+    }
+
+    #[test]
+    fn sessions_with_too_few_operations_are_those_that_miss_a_turn() {
+        for (operations, expected) in [(0, 3), (26, 3), (27, 3), (28, 2), (29, 1), (30, 0)] {
+            assert_eq!(too_few(operations, 3), expected, "{operations}");
+        }
     }
 
     #[test]
