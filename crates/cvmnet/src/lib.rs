@@ -26,6 +26,7 @@
 
 pub mod bounce;
 pub mod breakdown;
+pub mod busy;
 pub mod daemon;
 mod endpoint;
 pub mod guest;

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::time::{clock_gettime, ClockId};
 use tare_memory::Means;
 use tare_sim::Instant;
 
@@ -14,6 +13,7 @@ use super::link::{asked, greeted, tell, tell_last, tell_notice, Asked, Doorbells
 use super::threads::run_all;
 use super::{Agreement, Error, GuestReport, Place, GUEST_MAC, KEEP_ALIVE, POLL, PULSE};
 use crate::breakdown::Off;
+use crate::busy::{thread_time, BusyTime};
 use crate::guest::Guest;
 use crate::region::Region;
 use crate::ring::{Driver, Notification, Settings};
@@ -24,9 +24,6 @@ use crate::tls::{Identity, Options, Server};
 /// The pause after the host was caught cheating: it can stop its guest anyway, but not make it
 /// spin.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// The longest time of a turn without work that was not interrupted.
-const TURN_MAX: Duration = Duration::from_micros(20);
 
 /// Makes the servers, each at its port. Each thread makes its own, and what they share is behind a
 /// lock: a store that all connections see.
@@ -170,12 +167,10 @@ fn guest(
 fn serve(guest: &mut Guest, mut look: impl FnMut(GuestReport) -> bool) {
     let mut look_at = Instant::ZERO;
     let mut idle_since: Option<Instant> = None;
-    let (mut polling, mut polled_at) = (Duration::ZERO, None::<Instant>);
+    let mut spent = BusyTime::start();
     loop {
         let time = Time::now();
-        let turn = polled_at.take().map(|at| time.now.since(at));
-        // The other ones were interrupted, and the time was another program's.
-        polling += turn.filter(|turn| *turn < TURN_MAX).unwrap_or_default();
+        spent.begin_turn(time.now);
         let turned = guest.turn(time).and_then(|is_busy| {
             if is_busy {
                 idle_since = None;
@@ -183,7 +178,7 @@ fn serve(guest: &mut Guest, mut look: impl FnMut(GuestReport) -> bool) {
                 guest.wait(time.now, PULSE)?;
             } else {
                 std::hint::spin_loop();
-                polled_at = Some(time.now);
+                spent.turn_was_idle();
             }
             Ok(())
         });
@@ -194,7 +189,7 @@ fn serve(guest: &mut Guest, mut look: impl FnMut(GuestReport) -> bool) {
         }
         if time.now >= look_at {
             look_at = time.now + PULSE;
-            if !look(report(guest, polling)) {
+            if !look(report(guest, spent.idle())) {
                 return;
             }
         }
@@ -216,7 +211,6 @@ fn config(place: &Place) -> tcp::Config {
 fn report(guest: &Guest, polling: Duration) -> GuestReport {
     let (served, driver) = (guest.counters(), guest.driver().counters());
     let exits = guest.driver().exits();
-    let cpu = clock_gettime(ClockId::ThreadCPUTime);
     GuestReport {
         opened: served.opened,
         closed: served.opened - guest.connections() as u64,
@@ -234,7 +228,7 @@ fn report(guest: &Guest, polling: Duration) -> GuestReport {
         interrupts: exits.interrupts,
         halts: exits.halts,
         faults: driver.faults,
-        cpu_ns: cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64,
+        cpu_ns: thread_time().as_nanos() as u64,
         polling_ns: polling.as_nanos() as u64,
     }
 }

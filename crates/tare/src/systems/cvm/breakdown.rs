@@ -70,8 +70,8 @@ figures! {
             application_share: f64 [Ratio],
             /// the sum of the categories over the whole
             accounted: f64 [Ratio],
-            /// the guest's time per byte with the counting over that without, measured one after
-            /// the other
+            /// the guest's processor time per byte with the counting over that without, measured
+            /// one after the other
             overhead: f64 [Ratio],
             /// the part of the clock in which the guest was not idle
             guest_busy: f64 [Ratio],
@@ -101,7 +101,7 @@ figures! {
 struct Measured {
     totals: Totals,
     counted: Outcome,
-    /// The guest's time per byte with the counting over that without.
+    /// The guest's processor time per byte with the counting over that without.
     overhead: f64,
 }
 

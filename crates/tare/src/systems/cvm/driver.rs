@@ -293,13 +293,12 @@ figures! {
         metrics {
             /// bytes of data per second of the clock
             throughput: f64 [BytesPerSecond],
-            /// bytes of data per second of the guest's time, without the turns of its loop in which
-            /// there was nothing to do, times its processors
+            /// bytes of data per second of processor time of the guest's threads, times their
+            /// number, without the turns of a polling guest in which there was nothing to do
             guest_rate: f64 [BytesPerSecond],
-            /// the guest's time per 16 KiB of data, without the turns of its loop in which there
-            /// was nothing to do
+            /// this processor time per 16 KiB of data
             guest_time: f64 [Seconds],
-            /// the part of the clock that these are: the guest is the bottleneck at 0.95
+            /// this processor time over the clock's, by thread: the guest is the bottleneck at 0.95
             guest_busy: f64 [Ratio],
             /// bytes of data per frame that the guest has received
             frame: Option<f64> [Bytes],
@@ -327,8 +326,8 @@ figures! {
             faults,
             /// bytes of data that the clients sealed before the clock started
             sealed_ahead,
-            /// trials in which the guest had work for less than 0.95 of the clock: it was not the
-            /// bottleneck, and its own time is to be compared
+            /// trials in which the guest worked for less than 0.95 of the clock, as it had nothing
+            /// to do or others had its processor: its own time is to be compared
             guest_waited,
             /// bytes more or fewer than `amount`, and those that were not compared although all
             /// were to be

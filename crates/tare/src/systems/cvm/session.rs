@@ -109,7 +109,7 @@ impl Setup {
 pub(super) struct Outcome {
     /// Seconds of the clock.
     pub(super) clock: f64,
-    /// Seconds of the time of the guest's processors with work.
+    /// Seconds of processor time of the guest's threads, without turns that had no work.
     pub(super) busy: f64,
     /// Its processors.
     pub(super) vcpus: usize,
@@ -351,3 +351,6 @@ fn bulk(setup: &Setup) -> (Source, Sink) {
     };
     (Source::new(limit, setup.buffer), Sink::new(setup.verify))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use rustix::time::{clock_gettime, ClockId};
 use tare_cvmnet::breakdown::{Probe, Totals};
+use tare_cvmnet::busy::BusyTime;
 use tare_cvmnet::guest::Guest;
 use tare_cvmnet::region::Region;
 use tare_cvmnet::ring::{Driver, ExitCounts, Notification, Settings};
@@ -29,6 +29,9 @@ const PULSE: Duration = Duration::from_millis(1);
 /// The time between two stores of a guest's counters while it polls: the processor that reads them
 /// takes their cache lines away each time.
 const TELL: Duration = Duration::from_micros(20);
+/// The time between two readings of a guest's processor time: each is a system call, and is part of
+/// that time.
+const READ: Duration = Duration::from_micros(200);
 /// The most bytes of a store in the guest, and of files in the memory of one of its threads.
 const STORE: usize = 64 << 20;
 
@@ -113,13 +116,15 @@ pub(super) fn serve<P: Probe>(
     let (secret, server) = (Secret::new(&[1; 16]), shared.server.clone());
     let guest = Guest::new(driver, config, secret, server, services, probe.clone());
     let mut guest = guest.map_err(text)?;
+    let mut spent = BusyTime::start();
     let mut busy = Duration::ZERO;
-    let mut told_at = Instant::ZERO;
+    let (mut told_at, mut read_at) = (Instant::ZERO, Instant::ZERO);
     let mut marks = Vec::new();
     let counts = &board.pairs[pair];
     while !board.stop.load(Relaxed) {
         probe.begin_turn();
         let time = Time::now();
+        spent.begin_turn(time.now);
         let turned = guest.turn(time);
         let is_busy = turned.map_err(|fault| anyhow!("the device was given up: {fault}"))?;
         if marks.len() as u64 != board.mark.load(Relaxed) {
@@ -127,11 +132,11 @@ pub(super) fn serve<P: Probe>(
             counts.marks.store(marks.len() as u64, Relaxed);
         }
         match (is_busy, setup.has_interrupts) {
-            (true, false) => busy += Instant::now().since(time.now),
-            (true, true) => {}
+            (true, _) => {}
             (false, false) => {
                 std::hint::spin_loop();
                 probe.turn_was_idle();
+                spent.turn_was_idle();
             }
             (false, true) => {
                 let woken = guest.wait(time.now, PULSE);
@@ -139,20 +144,17 @@ pub(super) fn serve<P: Probe>(
             }
         }
         // Asleep it costs nothing; what it costs to fall asleep and to wake up is the guest's.
-        let since = time.now.since(told_at);
-        if !setup.has_interrupts {
-            if since < TELL {
-                continue;
-            }
-            told_at = time.now;
-        } else if since > Duration::from_micros(200) {
-            told_at = time.now;
-            let cpu = clock_gettime(ClockId::ThreadCPUTime);
-            busy = Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32);
+        if time.now.since(read_at) >= READ {
+            read_at = time.now;
+            busy = spent.busy();
         }
-        tell(counts, &guest, &sink, busy, setup.work);
+        // Before it falls asleep again it tells what it has done.
+        if setup.has_interrupts || time.now.since(told_at) >= TELL {
+            told_at = time.now;
+            tell(counts, &guest, &sink, busy, setup.work);
+        }
     }
-    tell(counts, &guest, &sink, busy, setup.work);
+    tell(counts, &guest, &sink, spent.busy(), setup.work);
     marks.push((guest.driver().exits(), probe.totals()));
     marks.truncate(2);
     Ok(marks)
