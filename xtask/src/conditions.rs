@@ -97,6 +97,7 @@ const SUITES: &[&str] = &[
     "crates/port tare_port",
     "crates/rdrand/capi c_program",
     "crates/tare gateway_gentest",
+    "crates/tare rng",
     "crates/tare run",
 ];
 

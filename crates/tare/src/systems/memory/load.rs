@@ -429,7 +429,8 @@ impl<'a> Load<'a> {
     }
 
     /// Runs operations that are due at equal gaps, whether those before have completed or not;
-    /// their latencies count from the times at which they were due.
+    /// their latencies count from the times at which they were due. Returns the operations per
+    /// second that completed.
     ///
     /// # Errors
     /// As [`Load::group`].
@@ -438,7 +439,7 @@ impl<'a> Load<'a> {
         rate: f64,
         time: Duration,
         latency: &mut Histogram,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<f64> {
         let most = OPEN_BYTES / self.layout.size as usize;
         let count = ((time.as_secs_f64() * rate) as usize).clamp(1, most.max(1));
         self.begin(count, false);
@@ -463,7 +464,9 @@ impl<'a> Load<'a> {
                 self.completions.push(completion);
             }
         }
-        self.end()
+        let completed = count as f64 / from.elapsed().as_secs_f64();
+        self.end()?;
+        Ok(completed)
     }
 
     /// Closes the spaces.

@@ -140,7 +140,7 @@ figures! {
             /// one operation at a time: the time over that of the reference in the same trial, an
             /// exchange of datagrams as long over as many sockets, or the raw line
             over_raw: Option<f64> [Ratio],
-            /// operations per second
+            /// operations per second; in an open loop those that completed
             rate: Option<f64> [OperationsPerSecond],
             /// several operations at a time: the rate over that of one at a time, in the same trial
             of_single: Option<f64> [Ratio],

@@ -496,9 +496,10 @@ impl Trial<'_> {
         let mut latency = Histogram::new();
         let measured_before = load.proof().operations;
         let node_before = self.control.begin(Phase::Node)?;
+        let mut rate = 1.0 / time;
         if parameters.share > 0.0 {
             let open = parameters.duration / 2;
-            load.open_loop(parameters.share / time, open, &mut latency)?;
+            rate = load.open_loop(parameters.share * rate, open, &mut latency)?;
         } else if parameters.outstanding == 1 {
             self.latencies(load, &mut latency)?;
         }
@@ -521,7 +522,7 @@ impl Trial<'_> {
             latency_p999: quantile(0.999),
             time: Some(time),
             over_raw: is_single.then_some(ratio),
-            rate: Some(1.0 / time),
+            rate: Some(rate),
             of_single: (parameters.outstanding > 1 && !is_bulk).then_some(1.0 / ratio),
             throughput: Some(8.0 * size / time),
             of_raw: is_bulk.then_some(1.0 / ratio),
