@@ -23,7 +23,7 @@ fn authentication(choice: u8, first: u8) -> Authentication {
 }
 
 /// Runs one input.
-pub fn run(input: &[u8]) {
+pub(crate) fn run(input: &[u8]) {
     let [choice, input @ ..] = input else { return };
     let is_sealed = choice % 3 == 2;
     let secret = || Secret::new(&[4; 32]);
@@ -44,7 +44,7 @@ pub fn run(input: &[u8]) {
         let [choice, time, rest @ ..] = piece else {
             break;
         };
-        now = now + Duration::from_millis(u64::from(*time % 64));
+        now += Duration::from_millis(u64::from(*time % 64));
         client.tick(now);
         ended += std::iter::from_fn(|| client.poll()).count();
         let space = SPACES[usize::from(choice >> 3 & 1)];

@@ -23,7 +23,7 @@ fn authentication(choice: u8, first: u8) -> Authentication {
 }
 
 /// Runs one input.
-pub fn run(input: &[u8]) {
+pub(crate) fn run(input: &[u8]) {
     let [choice, input @ ..] = input else { return };
     let is_sealed = choice % 3 == 2;
     let config = NodeConfig {
@@ -61,7 +61,7 @@ pub fn run(input: &[u8]) {
         let [choice, time, rest @ ..] = piece else {
             break;
         };
-        now = now + std::time::Duration::from_millis(u64::from(*time));
+        now += std::time::Duration::from_millis(u64::from(*time));
         replies.clear();
         let mut datagram = Vec::new();
         if choice & 1 == 0 {
