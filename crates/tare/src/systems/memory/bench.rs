@@ -21,7 +21,8 @@ use tare_lab::unit::Unit;
 
 use super::fleet::{Fleet, UdpFleet};
 use super::keygen::read_secret;
-use super::load::{Direction, Layout, Load, Proof};
+use super::layout::{Direction, Layout};
+use super::load::{Load, Proof};
 use super::serve::Wait;
 use crate::size::parse_bytes;
 use crate::terminal;

@@ -4,6 +4,7 @@ mod bench;
 pub(super) mod driver;
 mod fleet;
 mod keygen;
+mod layout;
 mod load;
 mod ping;
 mod serve;

@@ -15,7 +15,7 @@ use tare_lab::parameters::{Bytes, Choice as _};
 use tare_lab::protocol::Ready;
 use tare_lab::{choices, figures, parameters};
 
-use super::load::Direction;
+use super::layout::Direction;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::namespace;

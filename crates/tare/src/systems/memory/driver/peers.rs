@@ -8,7 +8,7 @@ use anyhow::{bail, ensure, Context as _};
 use tare_load::protocol::{MemcachedText, Protocol, Resp, RespVersion, Udp};
 use tare_load::{run, KeyPattern, Options, Record, Target, ValueLen, Workload};
 
-use super::super::load::Direction;
+use super::super::layout::Direction;
 use super::{FarmemFigures, FarmemParameters, System, Transport};
 use crate::agent::Agent;
 use crate::machine::load_program;

@@ -23,7 +23,8 @@ use tare_lab::protocol::Ready;
 use tare_memory::Mapping;
 
 use super::super::fleet::{self, allow_descriptors, Fleet, UdpFleet};
-use super::super::load::{Direction, Layout, Load};
+use super::super::layout::{Direction, Layout};
+use super::super::load::Load;
 use super::control::{Control, Phase, SLOT, SLOTS};
 use super::frames::{self, CommonLink};
 use super::network;

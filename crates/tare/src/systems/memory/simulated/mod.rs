@@ -9,7 +9,7 @@ use tare_lab::driver::{Expected, Mistake};
 use tare_lab::parameters::{BitsPerSecond, Bytes};
 use tare_lab::{figures, parameters};
 
-use super::load::Direction;
+use super::layout::Direction;
 use crate::agent::{Agent, TrialError};
 use crate::systems::workload::{mistake, Workload};
 use scene::Scene;

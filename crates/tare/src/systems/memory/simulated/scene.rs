@@ -12,7 +12,8 @@ use tare_farmem::protocol::{
 use tare_histogram::Histogram;
 use tare_sim::{self as sim, Carried, Instant, LineConfig, Outbox, Testbed};
 
-use crate::systems::memory::load::{fill, seed, Direction, Place, Proof};
+use crate::systems::memory::layout::{fill, seed, Direction, Place};
+use crate::systems::memory::load::Proof;
 
 /// Bytes of a page.
 const PAGE: u64 = PageSize::Small.bytes();
