@@ -76,6 +76,7 @@ fn the_time_of_the_cipher_alone_is_without_that_of_another_thread_on_its_process
         })
     });
     let Some((outcome, others, clock)) = measured else {
+        eprintln!("NOT TESTED: the cipher beside another thread: this machine has one processor");
         return;
     };
     // One processor gives two threads no more than the time that passes.
