@@ -5,22 +5,10 @@
 use std::time::Duration;
 
 use tare_farmem::operation::{Operation, SpaceId};
-use tare_farmem::protocol::{
-    Authentication, Client, ClientConfig, Datagrams, Protection, Response, Secret,
-};
+use tare_farmem::protocol::{Client, ClientConfig, Datagrams, Protection, Response, Secret};
 use tare_sim::Instant;
 
-const SPACES: [SpaceId; 2] = [SpaceId(1), SpaceId(2)];
-
-fn authentication(choice: u8, first: u8) -> Authentication {
-    match choice % 3 {
-        0 => Authentication::None,
-        1 => Authentication::Checksum,
-        _ => Authentication::Aead {
-            first_nonce: [first; 12],
-        },
-    }
-}
+use crate::farmem::{authentication, SPACES};
 
 /// Runs one input.
 pub(crate) fn run(input: &[u8]) {

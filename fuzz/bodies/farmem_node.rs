@@ -4,23 +4,11 @@
 //! nothing.
 
 use tare_farmem::memory::{Config, Store};
-use tare_farmem::operation::{Guard, Operation, PageSize, Permission, SpaceId};
-use tare_farmem::protocol::{
-    Authentication, Datagrams, Node, NodeConfig, Protection, Request, Response, Secret,
-};
+use tare_farmem::operation::{Guard, Operation, PageSize, Permission};
+use tare_farmem::protocol::{Datagrams, Node, NodeConfig, Protection, Request, Response, Secret};
 use tare_sim::Instant;
 
-const SPACES: [SpaceId; 2] = [SpaceId(1), SpaceId(2)];
-
-fn authentication(choice: u8, first: u8) -> Authentication {
-    match choice % 3 {
-        0 => Authentication::None,
-        1 => Authentication::Checksum,
-        _ => Authentication::Aead {
-            first_nonce: [first; 12],
-        },
-    }
-}
+use crate::farmem::{authentication, SPACES};
 
 /// Runs one input.
 pub(crate) fn run(input: &[u8]) {

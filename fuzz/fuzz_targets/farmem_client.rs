@@ -5,5 +5,7 @@
 
 #[path = "../bodies/farmem_client.rs"]
 mod body;
+#[path = "../bodies/farmem.rs"]
+mod farmem;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| body::run(input));

@@ -6,5 +6,7 @@
 
 #[path = "../bodies/farmem_node.rs"]
 mod body;
+#[path = "../bodies/farmem.rs"]
+mod farmem;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| body::run(input));

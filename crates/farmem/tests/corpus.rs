@@ -3,6 +3,8 @@
 
 #[path = "../../../fuzz/bodies/farmem_client.rs"]
 mod client;
+#[path = "../../../fuzz/bodies/farmem.rs"]
+mod farmem;
 #[path = "../../../fuzz/bodies/farmem_node.rs"]
 mod node;
 
