@@ -314,23 +314,57 @@ fn a_program_that_is_absent_is_not_testable_with_its_package() {
         .is_some());
 }
 
+/// A trial of Redis with a script of that name in place of redis-benchmark.
+fn redis_trial(script: &str, folder: &Path) -> Trial {
+    let program = folder.join("redis-benchmark");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    let mut permissions = fs::metadata(&program).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+    fs::set_permissions(&program, permissions).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", folder.display());
+    let parameters =
+        r#"{"server":"redis-server","generator":"redis-benchmark","keys":10,"duration":"100 ms"}"#;
+    trial(parameters, Some((&path, folder)))
+}
+
+#[test]
+fn a_run_too_short_for_the_clock_of_redis_benchmark_is_repeated_with_more_requests() {
+    if !has(&["redis-server"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("requests");
+    let rate = |rate: &str| {
+        format!(
+            r#"printf '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"\n"GET","%s","0.1","0.1","0.1","0.1","0.1","0.1"\n' {rate}"#
+        )
+    };
+    let (none, some) = (rate("inf"), rate("5000.00"));
+    let script = format!(
+        "while [ \"$1\" != -n ]; do shift; done; echo $2 >> {log}\n\
+         if [ $(wc -l < {log}) -lt 3 ]; then {none}; else {some}; fi",
+        log = log.display()
+    );
+    let done = redis_trial(&script, folder.path());
+    assert_eq!(done.error, None);
+    assert_eq!(done.values["request_rate"], 5000.0);
+    let asked = fs::read_to_string(&log).unwrap();
+    let asked: Vec<u64> = asked.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(asked, [asked[0], asked[0] * 10, asked[0] * 100]);
+    // A clock that stands still is an error in the end.
+    let failed = redis_trial(&none, folder.path());
+    let (message, _) = failed.error.expect("an error");
+    assert!(message.contains("found \"inf\""), "{message}");
+}
+
 #[test]
 fn a_server_is_ended_with_a_trial_that_fails() {
     if !has(&["redis-server"]) {
         return;
     }
-    // A program of that name that reports nothing.
     let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("redis-benchmark");
-    fs::write(&script, "#!/bin/sh\necho no report\n").unwrap();
-    let mut permissions = fs::metadata(&script).unwrap().permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
-    fs::set_permissions(&script, permissions).unwrap();
-    let path = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{path}", folder.path().display());
-    let parameters =
-        r#"{"server":"redis-server","generator":"redis-benchmark","keys":10,"duration":"100 ms"}"#;
-    let failed = trial(parameters, Some((&path, folder.path())));
+    let failed = redis_trial("echo no report", folder.path());
     let (message, missing) = failed.error.expect("an error");
     assert!(
         message.contains("redis-benchmark") || message.contains("no report"),

@@ -43,7 +43,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use rustix::net::{recv, recvfrom, send, sendto, RecvFlags, SendFlags};
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Operation, SpaceId};
-use tare_farmem::protocol::{ClientConfig, Node, NodeConfig};
+use tare_farmem::protocol::{ClientConfig, Node, NodeConfig, OwnedWrite};
 use tare_farmem::serve::{Service, Source, Turn, UdpSource};
 use tare_farmem::session::{connect, Options, Session};
 use tare_farmem::transport::Waiting;
@@ -467,7 +467,7 @@ impl Bench {
         self.play(NODE);
         let outstanding = std::env::var("OUT").map_or(8, |out| out.parse().expect("a number"));
         let places = ((1u64 << self.order) * PAGE) / BULK as u64;
-        let mut data = pattern();
+        let mut spare: Vec<Vec<u8>> = Vec::new();
         let mut used = Vec::with_capacity(1 << 16);
         // Ids are consecutive, so that they tell the range.
         let mut recent = [0; 1 << 12];
@@ -476,20 +476,26 @@ impl Bench {
             while self.session.outstanding() < outstanding {
                 let place = self.next_page() % places;
                 let address = self.base + place * BULK as u64;
-                let operation = if is_write {
+                let id = if is_write {
                     let version = &mut self.versions[place as usize];
                     *version = version.wrapping_add(1);
+                    let mut data = spare.pop().unwrap_or_else(pattern);
                     stamp(&mut data, place, *version);
-                    Operation::Write {
+                    let write = OwnedWrite {
                         address,
-                        data: &data,
+                        data,
                         guard: None,
-                    }
+                    };
+                    self.session
+                        .submit_write(write)
+                        .map_err(|(e, _)| e)
+                        .expect("room")
                 } else {
                     let len = BULK as u32;
-                    Operation::Read { address, len }
+                    self.session
+                        .submit(&Operation::Read { address, len })
+                        .expect("room")
                 };
-                let id = self.session.submit(&operation).expect("room");
                 recent[id.0 as usize % (1 << 12)] = place;
                 used.push(place);
             }
@@ -497,10 +503,16 @@ impl Bench {
                 ended.outcome.expect("success");
                 bytes += BULK as u64;
                 let place = recent[ended.id.0 as usize % (1 << 12)];
-                for (page, found) in (place * 16..).zip(ended.data.chunks(PAGE as usize)) {
+                for (page, found) in (place * 16..)
+                    .zip(ended.data.chunks(PAGE as usize))
+                    .take(if is_write { 0 } else { 16 })
+                {
                     assert_eq!(found[..16], self.content(page));
                 }
-                self.session.release(ended);
+                match is_write {
+                    true => spare.push(ended.data),
+                    false => self.session.release(ended),
+                }
             }
         }
         let elapsed = start.elapsed().as_nanos() as f64;

@@ -227,9 +227,22 @@ impl<'a> Request<'a> {
     #[inline(always)]
     pub fn emit(&self, protection: &mut Protection, out: &mut Vec<u8>) -> Result<(), Unauthorized> {
         let start = out.len();
+        self.emit_header(protection, out);
+        if !self.body.is_empty() {
+            out.extend_from_slice(self.body);
+        }
+        protect(protection, Direction::Request, start, out)
+    }
+
+    /// Appends what precedes the body, with the length of a message without a trailer.
+    #[inline]
+    pub(super) fn emit_header(&self, protection: &Protection, out: &mut Vec<u8>) {
         let flags = if self.guard.is_some() { GUARDED } else { 0 };
+        let guard = if self.guard.is_some() { GUARD_LEN } else { 0 };
+        let length = ((REQUEST_HEADER + guard + self.body.len()) as u32).to_le_bytes();
+        let [a, b, c, d] = length;
         let words = [
-            u64::from_le_bytes([VERSION, self.code, protection.number(), 0, 0, 0, 0, 0]),
+            u64::from_le_bytes([VERSION, self.code, protection.number(), 0, a, b, c, d]),
             self.space.0,
             self.id,
             self.epoch,
@@ -244,10 +257,6 @@ impl<'a> Request<'a> {
             out.extend_from_slice(&lock.to_le_bytes());
             out.extend_from_slice(&token.to_le_bytes());
         }
-        if !self.body.is_empty() {
-            out.extend_from_slice(self.body);
-        }
-        protect(protection, Direction::Request, start, out)
     }
 }
 

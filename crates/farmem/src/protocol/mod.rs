@@ -26,7 +26,7 @@ mod protection;
 pub use aead::{Capability, Secret, TextError, Unauthorized};
 pub use client::{
     Client, ClientConfig, ClientCounters, Completion, Exchange, Failure, OperationId, OwnedWrite,
-    SubmitError,
+    Run, SubmitError,
 };
 pub use datagrams::{Datagrams, LOCAL_DATAGRAM, NETWORK_DATAGRAM};
 pub(crate) use datagrams::{RUN_BYTES, SEND_BYTES};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use crate::protocol::Datagrams;
+use crate::protocol::{Datagrams, Run};
 
 /// Bytes that [`Link::receive`] needs room for: what the kernel puts together at most.
 pub const DATAGRAM_MAX: usize = 1 << 16;
@@ -85,6 +85,22 @@ pub trait Link {
     /// # Errors
     /// Those after which the link is of no use.
     fn send(&mut self, datagrams: &Datagrams) -> io::Result<()>;
+
+    /// Returns true if [`Link::send_run`] saves a copy of the data.
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    /// Sends segments of a long write, as [`Link::send`] sends datagrams.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    fn send_run(&mut self, run: &Run<'_>) -> io::Result<()> {
+        let mut datagrams = Datagrams::new();
+        run.datagrams()
+            .for_each(|parts| datagrams.push(&parts.concat()));
+        self.send(&datagrams)
+    }
 
     /// Takes a datagram, or several of the same sender in one piece, and returns the number of
     /// bytes; 0 if none came, for which it waits at most for `wait`. The buffer has

@@ -35,6 +35,8 @@ pub struct Remote<L> {
     link: L,
     /// Bytes of requests and answers that were submitted since something was sent.
     unsent: u64,
+    /// The headers of a run, for their memory.
+    headers: Vec<u8>,
     /// The error of an early send, for the next call that can return it.
     failed: Option<io::Error>,
 }
@@ -46,6 +48,7 @@ impl<L: Link> Remote<L> {
             client,
             link,
             unsent: 0,
+            headers: Vec::new(),
             failed: None,
         }
     }
@@ -96,7 +99,16 @@ impl<L: Link> Remote<L> {
         self.unsent = 0;
         self.failed.take().map_or(Ok(()), Err)?;
         with_out(|out| {
-            while self.client.transmit(now, out) {
+            loop {
+                while self.link.gathers() {
+                    let Some(run) = self.client.transmit_run(now, &mut self.headers) else {
+                        break;
+                    };
+                    self.link.send_run(&run)?;
+                }
+                if !self.client.transmit(now, out) {
+                    break;
+                }
                 if out.bytes() >= SEND_BYTES {
                     self.link.send(out)?;
                     out.clear();

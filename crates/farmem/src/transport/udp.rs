@@ -15,7 +15,7 @@ use rustix::net::{
 use tare_sim::Instant;
 
 use super::link::{share_processor, Link, Waiting};
-use crate::protocol::{Datagrams, LOCAL_DATAGRAM, NETWORK_DATAGRAM, RUN_BYTES};
+use crate::protocol::{Datagrams, Run, LOCAL_DATAGRAM, NETWORK_DATAGRAM, RUN_BYTES};
 
 /// The room that a socket asks for in each direction, in bytes. Linux counts what packets take, not
 /// what they carry, and gives at most `net.core.rmem_max` and `wmem_max`.
@@ -96,7 +96,7 @@ impl UdpSocket {
         }
         let run_datagrams = if self.cuts { RUN_DATAGRAMS } else { 1 };
         for (run, size) in datagrams.runs(range, RUN_BYTES, run_datagrams) {
-            if run.len() > size && !(self.cuts && self.send_run(run, size, to)?) {
+            if run.len() > size && !(self.cuts && self.send_run(&[IoSlice::new(run)], size, to)?) {
                 run.chunks(size)
                     .try_for_each(|one| self.send_one(one, to))?;
             } else if run.len() <= size {
@@ -106,22 +106,33 @@ impl UdpSocket {
         Ok(())
     }
 
+    /// Sends segments of a write to the address that the socket is connected with, without a copy
+    /// of their data.
+    fn send_segments(&mut self, run: &Run<'_>) -> io::Result<()> {
+        let parts: Vec<IoSlice<'_>> = run.datagrams().flatten().map(IoSlice::new).collect();
+        if self.cuts && parts.len() > 2 && self.send_run(&parts, run.datagram_bytes(), None)? {
+            return Ok(());
+        }
+        parts
+            .chunks(2)
+            .try_for_each(|one| self.send_parts(one, &[], None).or_else(lost))
+    }
+
     /// Sends a run of datagrams; returns false if that does not work, here or to this peer.
-    fn send_run(&mut self, run: &[u8], size: usize, to: Option<&SocketAddr>) -> io::Result<bool> {
+    fn send_run(
+        &mut self,
+        run: &[IoSlice<'_>],
+        size: usize,
+        to: Option<&SocketAddr>,
+    ) -> io::Result<bool> {
         let Ok(size) = u16::try_from(size) else {
             return Ok(false);
         };
-        let to = to.map(|to| SockaddrStorage::from(*to));
-        let (run, size) = ([IoSlice::new(run)], [ControlMessage::UdpGsoSegments(&size)]);
-        let sent = loop {
-            let socket = self.socket.as_raw_fd();
-            match sendmsg(socket, &run, &size, MsgFlags::empty(), to.as_ref()) {
-                Ok(_) => return Ok(true),
-                Err(nix::errno::Errno::EINTR) => {}
-                Err(error) => break Errno::from_raw_os_error(error as i32),
-            }
+        let size = [ControlMessage::UdpGsoSegments(&size)];
+        let Err(error) = self.send_parts(run, &size, to) else {
+            return Ok(true);
         };
-        match sent {
+        match error {
             // No checksums by the interface, or nothing that could cut.
             Errno::IO | Errno::OPNOTSUPP => {
                 self.cuts = false;
@@ -131,6 +142,24 @@ impl UdpSocket {
             // cut as before.
             Errno::INVAL | Errno::MSGSIZE => Ok(false),
             error => lost(error).map(|()| true),
+        }
+    }
+
+    /// Sends what parts and control messages say in one system call.
+    fn send_parts(
+        &self,
+        parts: &[IoSlice<'_>],
+        control: &[ControlMessage<'_>],
+        to: Option<&SocketAddr>,
+    ) -> Result<(), Errno> {
+        let to = to.map(|to| SockaddrStorage::from(*to));
+        loop {
+            let socket = self.socket.as_raw_fd();
+            match sendmsg(socket, parts, control, MsgFlags::empty(), to.as_ref()) {
+                Ok(_) => return Ok(()),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(Errno::from_raw_os_error(error as i32)),
+            }
         }
     }
 
@@ -384,6 +413,14 @@ impl Link for UdpLink {
         self.socket.send(datagrams, 0..datagrams.len(), None)
     }
 
+    fn gathers(&self) -> bool {
+        true
+    }
+
+    fn send_run(&mut self, run: &Run<'_>) -> io::Result<()> {
+        self.socket.send_segments(run)
+    }
+
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> io::Result<usize> {
         let waiting = self.waiting;
         let len = self.socket.receive_within(buffer, None, wait, waiting)?;
@@ -402,6 +439,9 @@ impl Link for UdpLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{Config, Store};
+    use crate::operation::{Operation, SpaceId};
+    use crate::protocol::{Client, ClientConfig, Node, NodeConfig};
 
     /// A socket without a peer, at an address of this machine.
     fn socket() -> UdpSocket {
@@ -439,6 +479,47 @@ mod tests {
             }
             assert_eq!(bytes, 1400);
         }
+    }
+
+    #[test]
+    fn segments_of_a_write_arrive_as_they_are_whether_or_not_the_kernel_cuts_runs() {
+        let (mut node, config) = (socket(), ClientConfig::new(1));
+        let there = node.local_addr().unwrap();
+        let mut link = UdpLink::connect(there, Waiting::Asleep).unwrap();
+        let mut client = Client::new(config);
+        let data: Vec<u8> = (0..30_000u32).map(|n| (n % 251) as u8).collect();
+        let write = Operation::Write {
+            address: 0,
+            data: &data,
+            guard: None,
+        };
+        client.submit(Instant::ZERO, SpaceId(1), &write).unwrap();
+        let mut memory = Node::new(NodeConfig::new(5), Store::new(&Config::new(1 << 20)));
+        let (mut hello, mut reply) = (Datagrams::new(), Datagrams::new());
+        client.transmit(Instant::ZERO, &mut hello);
+        let mut hello = hello.part(0..1).to_vec();
+        memory.receive(Instant::ZERO, &mut hello, &mut reply);
+        client.receive(Instant::ZERO, &mut reply.part(0..1).to_vec());
+        let mut headers = Vec::new();
+        let run = client.transmit_run(Instant::ZERO, &mut headers).unwrap();
+        let expected: Vec<u8> = run.datagrams().flatten().flatten().copied().collect();
+        assert!(run.datagrams().count() > 2);
+        for cuts in [true, false] {
+            link.socket.cuts = cuts;
+            link.send_run(&run).unwrap();
+            let (mut found, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+            while found.len() < expected.len() {
+                let wait = Duration::from_secs(5);
+                let len = node.receive_within(&mut buffer, None, wait, Waiting::Asleep);
+                found.extend_from_slice(&buffer[..len.unwrap().expect("a datagram")]);
+            }
+            assert!(found == expected, "cut by the kernel: {cuts}");
+        }
+        // As any link would send it.
+        let mut datagrams = Datagrams::new();
+        run.datagrams()
+            .for_each(|parts| datagrams.push(&parts.concat()));
+        assert_eq!(datagrams.part(0..datagrams.len()), expected);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Long operations, which take fewer steps than others, have the same effect.
 
-use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
+use tare_farmem::operation::{Error, Guard, Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{
-    Client, ClientConfig, Datagrams, Failure, Node, NodeConfig, OwnedWrite, SubmitError,
-    REQUEST_HEADER,
+    Authentication, Client, ClientConfig, Datagrams, Failure, Node, NodeConfig, OwnedWrite,
+    SubmitError, REQUEST_HEADER,
 };
 
 use crate::bench::{read, store, write, Bench, START};
@@ -119,6 +119,128 @@ fn an_owned_write_waits_for_others_on_its_pages_and_others_for_it() {
     bench.submit(&read(0, 32));
     assert_eq!(bench.sent().len(), 1);
     assert_eq!(bench.client.counters().ordered, 2);
+}
+
+/// Everything that a client sends, as over a link that gathers, and the number of runs.
+fn gathered(bench: &mut Bench) -> (Vec<Vec<u8>>, usize) {
+    let (mut sent, mut runs, mut headers) = (Vec::new(), 0, Vec::new());
+    loop {
+        while let Some(run) = bench.client.transmit_run(bench.now, &mut headers) {
+            let datagrams: Vec<_> = run.datagrams().map(|parts| parts.concat()).collect();
+            let (last, others) = datagrams.split_last().unwrap();
+            assert!(others.iter().all(|one| one.len() == run.datagram_bytes()));
+            assert!(last.len() <= run.datagram_bytes());
+            assert!(datagrams.iter().map(Vec::len).sum::<usize>() <= 65_535 - 48);
+            sent.extend(datagrams);
+            runs += 1;
+        }
+        let others = bench.sent();
+        if others.is_empty() {
+            return (sent, runs);
+        }
+        sent.extend(others);
+    }
+}
+
+/// The messages of datagrams, sorted.
+fn messages(datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let (all, mut messages) = (datagrams.concat(), Vec::new());
+    let mut rest = &all[..];
+    while !rest.is_empty() {
+        let len = u32::from_le_bytes(rest[4..8].try_into().unwrap());
+        let (message, more) = rest.split_at(len as usize);
+        messages.push(message.to_vec());
+        rest = more;
+    }
+    messages.sort();
+    messages
+}
+
+#[test]
+fn runs_are_the_datagrams_that_are_sent_otherwise() {
+    let guard = Some(Guard { lock: 8, token: 3 });
+    for (len, guard, expected) in [
+        (2800, None, 1),
+        (2700, None, 0),
+        (2800, guard, 1),
+        (9000, guard, 1),
+        (65_536, None, 2),
+        (100_000, None, 2),
+    ] {
+        let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8 | 1).collect();
+        let write = |address| Operation::Write {
+            address,
+            data: &data,
+            guard,
+        };
+        let mut benches = [open_window(), open_window()];
+        for bench in &mut benches {
+            bench.submit(&write(0));
+        }
+        let [whole, parts] = &mut benches;
+        let (sent, runs) = gathered(parts);
+        assert!(sent == whole.sent(), "{len} bytes");
+        assert_eq!(runs, expected, "{len} bytes");
+        assert_eq!(parts.client.next_deadline(), whole.client.next_deadline());
+        // With another write, which takes turns with it, nothing is left out and nothing doubled.
+        for bench in &mut benches {
+            bench.submit(&write(1 << 19));
+            bench.submit(&read(1 << 18, 9000));
+        }
+        let [whole, parts] = &mut benches;
+        let (sent, _) = gathered(parts);
+        assert!(messages(&sent) == messages(&whole.sent()), "{len} bytes");
+    }
+}
+
+#[test]
+fn a_run_ends_where_the_window_does_and_what_is_lost_is_sent_again() {
+    let config = ClientConfig {
+        window_bytes_max: 10_000,
+        ..client_config(100)
+    };
+    let mut bench = Bench::new(node_config(5), config);
+    let data: Vec<u8> = (0..60_000u32).map(|n| (n % 251) as u8 | 1).collect();
+    bench.submit(&write(4096, &data));
+    let (sent, runs) = gathered(&mut bench);
+    let bytes: usize = sent.iter().map(Vec::len).sum();
+    assert_eq!(runs, 1);
+    assert!((7_000..=10_000).contains(&bytes), "{bytes}");
+    // All of it is lost.
+    for _ in 0..200 {
+        bench.wait(MILLISECOND);
+        let (sent, _) = gathered(&mut bench);
+        for datagram in sent {
+            let answers = bench.answers(&datagram);
+            bench.give(&answers);
+        }
+    }
+    assert_eq!(bench.completions()[0].outcome, Ok(Value::None));
+    assert_eq!(bench.memory.bytes(4096..64_096), data);
+    assert_eq!(bench.node.counters().executed, 1);
+}
+
+#[test]
+fn messages_with_a_trailer_are_never_in_runs() {
+    let authentication = Authentication::Checksum;
+    let node = NodeConfig {
+        authentication,
+        ..node_config(5)
+    };
+    let client = ClientConfig {
+        authentication,
+        ..client_config(100)
+    };
+    let mut bench = Bench::new(node, client);
+    bench.submit(&write(0, &[9; 30_000]));
+    let (sent, runs) = gathered(&mut bench);
+    assert_eq!(runs, 0);
+    for datagram in sent {
+        let answers = bench.answers(&datagram);
+        bench.give(&answers);
+    }
+    bench.exchange();
+    assert_eq!(bench.memory.bytes(0..30_000), vec![9; 30_000]);
 }
 
 /// Both sides, with a window of several runs.

@@ -15,15 +15,19 @@ pub(crate) struct Caller {
     share: f64,
     held: Option<(Exchange, Held)>,
     started: Datagrams,
+    gathers: bool,
+    headers: Vec<u8>,
     ended: VecDeque<Completion>,
     pub(crate) counts: Counts,
 }
 
-/// The ends of exchanges: by their answers, or entered as operations of the client.
+/// The ends of exchanges, by their answers or entered as operations of the client, and runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) answered: u64,
     pub(crate) entered: u64,
+    /// The runs of segments.
+    pub(crate) runs: u64,
 }
 
 /// The operation of an exchange.
@@ -72,6 +76,8 @@ impl Caller {
             share: 0.0,
             held: None,
             started: Datagrams::default(),
+            gathers: false,
+            headers: Vec::new(),
             ended: VecDeque::new(),
             counts: Counts::default(),
         }
@@ -170,7 +176,18 @@ impl Caller {
             out.push(datagram);
         }
         self.started.clear();
-        self.held.is_none() && self.client.transmit(now, out)
+        if self.held.is_some() {
+            return false;
+        }
+        // Every second time as over a link that gathers.
+        self.gathers = !self.gathers;
+        if self.gathers {
+            while let Some(run) = self.client.transmit_run(now, &mut self.headers) {
+                run.datagrams().for_each(|parts| out.push(&parts.concat()));
+                self.counts.runs += 1;
+            }
+        }
+        self.client.transmit(now, out)
     }
 
     pub(crate) fn poll(&mut self) -> Option<Completion> {

@@ -240,6 +240,7 @@ struct Coverage {
     ordered: Cell<u64>,
     exchanges_answered: Cell<u64>,
     exchanges_entered: Cell<u64>,
+    runs: Cell<u64>,
 }
 
 fn add(cell: &Cell<u64>, more: u64) {
@@ -257,11 +258,13 @@ fn run(seed: u64, coverage: &Coverage) {
     let history = Rc::new(History::default());
     // A part of the runs is encrypted. Nonces begin elsewhere for each client and each start.
     let nonces = random.next_u64();
+    let share = if random.chance(0.3) { 0.1 } else { 0.0 };
+    // Without protection, where nothing is corrupted, long writes are sent in runs.
     let authentication = move |n: u64| match seed % 4 {
         1 => aead(nonces.wrapping_add(n)),
+        2 if share == 0.0 => Authentication::None,
         _ => Authentication::Checksum,
     };
-    let share = if random.chance(0.3) { 0.1 } else { 0.0 };
     let mut corruption = || Corruption {
         share,
         random: random.fork(),
@@ -361,6 +364,7 @@ fn run(seed: u64, coverage: &Coverage) {
             add(&coverage.ordered, host.client.counters().ordered);
             add(&coverage.exchanges_answered, host.client.counts.answered);
             add(&coverage.exchanges_entered, host.client.counts.entered);
+            add(&coverage.runs, host.client.counts.runs);
         }
     }
     let counters = testbed.node(server).node.counters();
@@ -439,6 +443,7 @@ fn every_history_is_linearizable_and_nothing_runs_twice() {
             (&coverage.ordered, 100),
             (&coverage.exchanges_answered, 50),
             (&coverage.exchanges_entered, 50),
+            (&coverage.runs, 5),
         ] {
             assert!(count.get() * 1000 >= least * all, "{coverage:?}");
         }

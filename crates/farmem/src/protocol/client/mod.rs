@@ -29,6 +29,7 @@ pub use exchange::Exchange;
 pub use interface::{
     ClientConfig, ClientCounters, Completion, Failure, OperationId, OwnedWrite, SubmitError,
 };
+pub use send::Run;
 
 /// A client of one node, for any number of spaces, without sockets and clocks.
 ///

@@ -25,6 +25,32 @@ enum Segment {
     End(usize),
 }
 
+/// Datagrams of one message each, of which all but the last are equally long: segments of a write,
+/// with its data where the write has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    headers: &'a [u8],
+    /// Bytes of a header.
+    header: usize,
+    data: &'a [u8],
+    /// Bytes of data in a datagram.
+    part: usize,
+}
+
+impl<'a> Run<'a> {
+    /// Header and data of each datagram.
+    pub fn datagrams(&self) -> impl Iterator<Item = [&'a [u8]; 2]> {
+        let headers = self.headers.chunks(self.header);
+        let both = headers.zip(self.data.chunks(self.part));
+        both.map(|(header, data)| [header, data])
+    }
+
+    /// Returns the bytes of each datagram but the last, which may be shorter.
+    pub fn datagram_bytes(&self) -> usize {
+        self.header + self.part
+    }
+}
+
 impl Client {
     /// Asks the node for its epoch, for a space that an operation waits for: every key belongs to
     /// one.
@@ -168,6 +194,76 @@ impl Client {
         }
     }
 
+    /// Returns segments of a long write to be sent to the node, if they are what is to be sent
+    /// next: as [`Client::transmit`] would, but with the data where the write has it. Their headers
+    /// are put into `headers`.
+    ///
+    /// Messages with a trailer are made in one piece, so that it returns none of those.
+    pub fn transmit_run<'a>(
+        &'a mut self,
+        now: Instant,
+        headers: &'a mut Vec<u8>,
+    ) -> Option<Run<'a>> {
+        let node = self.node?;
+        let &handle = self.ready.front()?;
+        if self.protection.trailer_len() > 0 || !self.requests.again.is_empty() {
+            return None;
+        }
+        self.stamp(now);
+        if self.waits_for_burst() {
+            return None;
+        }
+        let longest = self.datagram_bytes.min(node.datagram_bytes);
+        let active = self.operations.find(handle)?;
+        let head = active.head;
+        let part = match active.first {
+            None => part_bytes(&head, longest, 0),
+            Some(first) => first.part,
+        };
+        let from = active.sent;
+        let is_run = head.code == code::WRITE && (head.length - from) / 2 >= part;
+        if !is_run || u64::from(head.length) > node.write_max {
+            return None;
+        }
+        headers.clear();
+        let header = REQUEST_HEADER + guard_len(&head);
+        let sent_ns = node.time_at(now);
+        for _ in 0..RUN_BYTES / (header + part as usize) {
+            let offset = active.sent;
+            let length = part.min(head.length - offset);
+            let bytes = message_bytes(&head, 0, 0, length);
+            if length == 0 || self.requests.len() >= self.config.requests_max {
+                break;
+            }
+            if !in_window(&self.requests, &self.path, &self.config, bytes) {
+                self.is_blocked = true;
+                break;
+            }
+            let attempt = Attempt::first(handle, (offset, length), (now, sent_ns), bytes);
+            let id = self.requests.insert(&attempt);
+            active.sent = offset + length;
+            let first = *active.first.get_or_insert(First { id, at: now, part });
+            let message = Message::new(self.epoch, active, &first, sent_ns);
+            let request = message.request(id, (offset, length), &active.data);
+            request.emit_header(&self.protection, headers);
+            self.counters.requests += 1;
+        }
+        let sent = active.sent;
+        if sent == head.length {
+            self.ready.pop_front();
+        } else if sent / TURN_BYTES != from / TURN_BYTES {
+            self.ready.rotate_left(1);
+        }
+        let data = active.data.get(from as usize..sent as usize);
+        let data = data.filter(|data| !data.is_empty())?;
+        Some(Run {
+            headers,
+            header,
+            data,
+            part: part as usize,
+        })
+    }
+
     /// Returns true while all that is to be sent is the end of a long write, less than a run of
     /// datagrams, and the node has enough to do until it is answered: the end then leaves with the
     /// next operation, in one system call for each side, or when less is on the way (as with the
@@ -302,6 +398,13 @@ impl<'a> Message<'a> {
         protection: &mut Protection,
         datagram: &mut Datagrams,
     ) -> bool {
+        let request = self.request(id, (offset, part), data);
+        request.emit(protection, &mut datagram.bytes).is_ok()
+    }
+
+    /// The request of this attempt.
+    #[inline(always)]
+    fn request<'d>(&self, id: u64, (offset, part): (u32, u32), data: &'d [u8]) -> Request<'d> {
         let (head, first) = (self.head, self.first);
         let (address, length, body) = match head.code {
             code::READ => (head.address + u64::from(offset), part, &[][..]),
@@ -313,7 +416,7 @@ impl<'a> Message<'a> {
             _ => (head.address, 0, data),
         };
         let is_segment = head.code == code::WRITE && head.length > first.part;
-        let request = Request {
+        Request {
             code: head.code,
             space: self.space,
             id,
@@ -326,8 +429,7 @@ impl<'a> Message<'a> {
             segment: if is_segment { first.part } else { 0 },
             guard: head.guard,
             body,
-        };
-        request.emit(protection, &mut datagram.bytes).is_ok()
+        }
     }
 }
 

@@ -22,6 +22,9 @@ use crate::machine::load_program;
 use crate::program::leash;
 use crate::systems::workload::mistake;
 
+/// Requests that no server answers within a millisecond.
+const REQUESTS_ENOUGH: u64 = 1_000_000;
+
 choices! {
     /// The generator of a trial.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,9 +129,33 @@ impl Generator {
         parameters: &LoadParameters,
         rate: f64,
     ) -> anyhow::Result<(Report, Duration)> {
-        let name = self.name();
         let requests = (rate * parameters.duration.as_secs_f64()).ceil() as u64;
-        let requests = requests.max(parameters.connections as u64);
+        let mut requests = requests.max(parameters.connections as u64);
+        let (printed, time) = loop {
+            let done = self.print(address, folder, parameters, requests)?;
+            if requests >= REQUESTS_ENOUGH || !self.had_no_time(&done.0) {
+                break done;
+            }
+            requests *= 10;
+        };
+        Ok((self.read(&printed)?, time))
+    }
+
+    /// Returns true if the program's clock, which counts milliseconds, saw none pass: where the
+    /// warm-up was disturbed, a rate that is too low leaves few requests.
+    fn had_no_time(self, printed: &str) -> bool {
+        self == Generator::RedisBenchmark && printed.contains(r#","inf","#)
+    }
+
+    /// Runs the program, and returns what it printed and its processor time.
+    fn print(
+        self,
+        address: SocketAddr,
+        folder: &Path,
+        parameters: &LoadParameters,
+        requests: u64,
+    ) -> anyhow::Result<(String, Duration)> {
+        let name = self.name();
         let mut command = leash();
         command.arg(load_program(name).context("no program")?);
         self.arguments(&mut command, address, folder, parameters, requests)?;
@@ -152,7 +179,7 @@ impl Generator {
                 printed.trim()
             );
         }
-        Ok((self.read(&printed)?, done.rusage.utime + done.rusage.stime))
+        Ok((printed, done.rusage.utime + done.rusage.stime))
     }
 
     fn arguments(
