@@ -174,7 +174,7 @@ typedef struct tfm_options {
     /** Most operations that are outstanding, from 1 to 2^20; by default 4096. */
     uint32_t operations_max;
     /**
-     * Longest datagram in both directions, at least 1024; by default 16640 to a node on this
+     * Longest datagram in both directions, at least 1024; by default 8264 to a node on this
      * machine and 1472 to any other. The node's, if less.
      */
     uint32_t datagram_bytes;

@@ -86,9 +86,10 @@ pub trait Link {
     /// Those after which the link is of no use.
     fn send(&mut self, datagrams: &Datagrams) -> io::Result<()>;
 
-    /// Returns true if [`Link::send_run`] saves a copy of the data.
-    fn gathers(&self) -> bool {
-        false
+    /// Returns the least bytes of data in a datagram with which [`Link::send_run`] is faster than a
+    /// copy; `None` if it never is.
+    fn gathers(&self) -> Option<u32> {
+        None
     }
 
     /// Sends segments of a long write, as [`Link::send`] sends datagrams.

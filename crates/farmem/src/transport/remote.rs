@@ -35,8 +35,6 @@ pub struct Remote<L> {
     link: L,
     /// Bytes of requests and answers that were submitted since something was sent.
     unsent: u64,
-    /// The headers of a run, for their memory.
-    headers: Vec<u8>,
     /// The error of an early send, for the next call that can return it.
     failed: Option<io::Error>,
 }
@@ -48,7 +46,6 @@ impl<L: Link> Remote<L> {
             client,
             link,
             unsent: 0,
-            headers: Vec::new(),
             failed: None,
         }
     }
@@ -100,10 +97,9 @@ impl<L: Link> Remote<L> {
         self.failed.take().map_or(Ok(()), Err)?;
         with_out(|out| {
             loop {
-                while self.link.gathers() {
-                    let Some(run) = self.client.transmit_run(now, &mut self.headers) else {
-                        break;
-                    };
+                while let Some(run) =
+                    (self.link.gathers()).and_then(|least| self.client.transmit_run(now, least))
+                {
                     self.link.send_run(&run)?;
                 }
                 if !self.client.transmit(now, out) {

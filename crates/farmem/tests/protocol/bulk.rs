@@ -123,13 +123,13 @@ fn an_owned_write_waits_for_others_on_its_pages_and_others_for_it() {
 
 /// Everything that a client sends, as over a link that gathers, and the number of runs.
 fn gathered(bench: &mut Bench) -> (Vec<Vec<u8>>, usize) {
-    let (mut sent, mut runs, mut headers) = (Vec::new(), 0, Vec::new());
+    let (mut sent, mut runs) = (Vec::new(), 0);
     loop {
-        while let Some(run) = bench.client.transmit_run(bench.now, &mut headers) {
+        while let Some(run) = bench.client.transmit_run(bench.now, 1) {
             let datagrams: Vec<_> = run.datagrams().map(|parts| parts.concat()).collect();
-            let (last, others) = datagrams.split_last().unwrap();
-            assert!(others.iter().all(|one| one.len() == run.datagram_bytes()));
-            assert!(last.len() <= run.datagram_bytes());
+            assert!(datagrams
+                .iter()
+                .all(|one| one.len() == run.datagram_bytes()));
             assert!(datagrams.iter().map(Vec::len).sum::<usize>() <= 65_535 - 48);
             sent.extend(datagrams);
             runs += 1;
@@ -161,7 +161,7 @@ fn runs_are_the_datagrams_that_are_sent_otherwise() {
     let guard = Some(Guard { lock: 8, token: 3 });
     for (len, guard, expected) in [
         (2800, None, 1),
-        (2700, None, 0),
+        (1399, None, 0),
         (2800, guard, 1),
         (9000, guard, 1),
         (65_536, None, 2),
@@ -191,6 +191,39 @@ fn runs_are_the_datagrams_that_are_sent_otherwise() {
         let (sent, _) = gathered(parts);
         assert!(messages(&sent) == messages(&whole.sent()), "{len} bytes");
     }
+}
+
+#[test]
+fn several_writes_share_a_run() {
+    let mut bench = open_window();
+    let data: Vec<u8> = (0..3 * 1400).map(|n| (n % 251) as u8 | 1).collect();
+    for n in 0..3 {
+        bench.submit(&write(8192 * n, &data));
+    }
+    let (sent, runs) = gathered(&mut bench);
+    assert_eq!((sent.len(), runs), (9, 1));
+    for datagram in sent {
+        let answers = bench.answers(&datagram);
+        bench.give(&answers);
+    }
+    assert_eq!(bench.completions().len(), 3);
+    for n in 0..3 {
+        assert_eq!(bench.memory.bytes(8192 * n..8192 * n + data.len()), data);
+    }
+}
+
+#[test]
+fn long_writes_take_turns_in_runs() {
+    let mut bench = open_window();
+    let data = vec![7; 150_000];
+    bench.submit(&write(0, &data));
+    bench.submit(&write(1 << 19, &data));
+    // The window has room for less than one of them.
+    let (sent, runs) = gathered(&mut bench);
+    assert!(runs > 0 && sent.len() * 1400 < data.len());
+    let of_second = |datagram: &&Vec<u8>| datagram[48..56] == (1u64 << 19).to_le_bytes();
+    let second = sent.iter().filter(of_second).count();
+    assert!((1..sent.len()).contains(&second), "{second}");
 }
 
 #[test]

@@ -16,7 +16,6 @@ pub(crate) struct Caller {
     held: Option<(Exchange, Held)>,
     started: Datagrams,
     gathers: bool,
-    headers: Vec<u8>,
     ended: VecDeque<Completion>,
     pub(crate) counts: Counts,
 }
@@ -77,7 +76,6 @@ impl Caller {
             held: None,
             started: Datagrams::default(),
             gathers: false,
-            headers: Vec::new(),
             ended: VecDeque::new(),
             counts: Counts::default(),
         }
@@ -182,7 +180,7 @@ impl Caller {
         // Every second time as over a link that gathers.
         self.gathers = !self.gathers;
         if self.gathers {
-            while let Some(run) = self.client.transmit_run(now, &mut self.headers) {
+            while let Some(run) = self.client.transmit_run(now, 1) {
                 run.datagrams().for_each(|parts| out.push(&parts.concat()));
                 self.counts.runs += 1;
             }

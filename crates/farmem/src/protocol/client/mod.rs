@@ -18,6 +18,7 @@ use self::operations::{Active, First, Handle, Operations};
 use self::order::{Footprint, Order};
 use self::path::{Bounds, Path};
 use self::requests::{Attempt, Requests};
+use self::send::Segments;
 use super::aead::Capability;
 use super::codec::{self, code, status, Head};
 use super::datagrams::{Datagrams, NETWORK_DATAGRAM};
@@ -63,6 +64,8 @@ pub struct Client {
     /// The last round trip of what is being received, in nanoseconds, and the bytes of all of it.
     answered: (u64, u64),
     completions: VecDeque<Completion>,
+    /// The segments that are sent as a run.
+    run: Segments,
     /// Empty buffers and lists, for their memory.
     buffers: Vec<Vec<u8>>,
     blockers: Vec<u32>,
@@ -142,6 +145,7 @@ impl Client {
             is_blocked: false,
             answered: (0, 0),
             completions: VecDeque::new(),
+            run: Segments::default(),
             buffers: Vec::new(),
             blockers: Vec::new(),
             counters: ClientCounters::default(),

@@ -6,7 +6,7 @@ use super::super::codec::{code, Head};
 use super::super::datagrams::{Datagrams, RUN_BYTES, SEND_BYTES};
 use super::super::message::{Request, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER};
 use super::super::protection::Protection;
-use super::operations::Active;
+use super::operations::{Active, Handle, Operations};
 use super::path::Path;
 use super::{Attempt, Client, ClientConfig, Failure, First, NodeInfo, Requests};
 use crate::operation::{Error, SpaceId};
@@ -25,29 +25,53 @@ enum Segment {
     End(usize),
 }
 
-/// Datagrams of one message each, of which all but the last are equally long: segments of a write,
-/// with its data where the write has it.
+/// Segments of long writes, in one datagram each, all of the same length. Their data is where the
+/// writes have it.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    headers: &'a [u8],
-    /// Bytes of a header.
-    header: usize,
-    data: &'a [u8],
-    /// Bytes of data in a datagram.
-    part: usize,
+    segments: &'a Segments,
+    operations: &'a Operations,
+}
+
+/// The segments of a run.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    headers: Vec<u8>,
+    /// The write of each, and which of its bytes.
+    segments: Vec<(Handle, u32, u32)>,
+    datagram_bytes: usize,
+}
+
+impl Segments {
+    fn clear(&mut self) {
+        self.headers.clear();
+        self.segments.clear();
+    }
 }
 
 impl<'a> Run<'a> {
     /// Header and data of each datagram.
     pub fn datagrams(&self) -> impl Iterator<Item = [&'a [u8]; 2]> {
-        let headers = self.headers.chunks(self.header);
-        let both = headers.zip(self.data.chunks(self.part));
-        both.map(|(header, data)| [header, data])
+        let Run {
+            segments,
+            operations,
+        } = *self;
+        let mut headers = &segments.headers[..];
+        segments.segments.iter().map(move |&(handle, offset, len)| {
+            let data = operations
+                .get(handle)
+                .map_or(&[][..], |active| &active.data);
+            let data = data.get(offset as usize..).unwrap_or(&[]);
+            let data = data.get(..len as usize).unwrap_or(data);
+            let (header, rest) = headers.split_at(segments.datagram_bytes - len as usize);
+            headers = rest;
+            [header, data]
+        })
     }
 
-    /// Returns the bytes of each datagram but the last, which may be shorter.
+    /// Returns the bytes of each datagram.
     pub fn datagram_bytes(&self) -> usize {
-        self.header + self.part
+        self.segments.datagram_bytes
     }
 }
 
@@ -194,18 +218,15 @@ impl Client {
         }
     }
 
-    /// Returns segments of a long write to be sent to the node, if they are what is to be sent
-    /// next: as [`Client::transmit`] would, but with the data where the write has it. Their headers
-    /// are put into `headers`.
+    /// Returns segments of long writes to be sent to the node, if they are what is to be sent next:
+    /// as [`Client::transmit`] would, but with the data where the writes have it. Segments have
+    /// `least` bytes of data or more.
     ///
-    /// Messages with a trailer are made in one piece, so that it returns none of those.
-    pub fn transmit_run<'a>(
-        &'a mut self,
-        now: Instant,
-        headers: &'a mut Vec<u8>,
-    ) -> Option<Run<'a>> {
+    /// Messages with a trailer are made in one piece, and the end of a write may share a datagram
+    /// with other messages, so that it returns none of those.
+    pub fn transmit_run(&mut self, now: Instant, least: u32) -> Option<Run<'_>> {
         let node = self.node?;
-        let &handle = self.ready.front()?;
+        self.ready.front()?;
         if self.protection.trailer_len() > 0 || !self.requests.again.is_empty() {
             return None;
         }
@@ -214,53 +235,59 @@ impl Client {
             return None;
         }
         let longest = self.datagram_bytes.min(node.datagram_bytes);
-        let active = self.operations.find(handle)?;
-        let head = active.head;
-        let part = match active.first {
-            None => part_bytes(&head, longest, 0),
-            Some(first) => first.part,
-        };
-        let from = active.sent;
-        let is_run = head.code == code::WRITE && (head.length - from) / 2 >= part;
-        if !is_run || u64::from(head.length) > node.write_max {
-            return None;
-        }
-        headers.clear();
-        let header = REQUEST_HEADER + guard_len(&head);
+        self.run.clear();
         let sent_ns = node.time_at(now);
-        for _ in 0..RUN_BYTES / (header + part as usize) {
+        let mut bytes = 0;
+        while bytes + longest <= RUN_BYTES {
+            let Some(&handle) = self.ready.front() else {
+                break;
+            };
+            let Some(active) = self.operations.find(handle) else {
+                break;
+            };
+            let head = active.head;
+            let part = match active.first {
+                None => part_bytes(&head, longest, 0),
+                Some(first) => first.part,
+            };
             let offset = active.sent;
-            let length = part.min(head.length - offset);
-            let bytes = message_bytes(&head, 0, 0, length);
-            if length == 0 || self.requests.len() >= self.config.requests_max {
+            let is_whole = head.code == code::WRITE && head.length - offset >= part;
+            if !is_whole || part < least || u64::from(head.length) > node.write_max {
                 break;
             }
-            if !in_window(&self.requests, &self.path, &self.config, bytes) {
+            let message = message_bytes(&head, 0, 0, part);
+            if self.requests.len() >= self.config.requests_max {
+                break;
+            }
+            if !in_window(&self.requests, &self.path, &self.config, message) {
                 self.is_blocked = true;
                 break;
             }
-            let attempt = Attempt::first(handle, (offset, length), (now, sent_ns), bytes);
+            let size = message.0 as usize;
+            if self.run.segments.is_empty() {
+                self.run.datagram_bytes = size;
+            } else if size != self.run.datagram_bytes {
+                break;
+            }
+            let attempt = Attempt::first(handle, (offset, part), (now, sent_ns), message);
             let id = self.requests.insert(&attempt);
-            active.sent = offset + length;
+            active.sent = offset + part;
             let first = *active.first.get_or_insert(First { id, at: now, part });
             let message = Message::new(self.epoch, active, &first, sent_ns);
-            let request = message.request(id, (offset, length), &active.data);
-            request.emit_header(&self.protection, headers);
+            let request = message.request(id, (offset, part), &active.data);
+            request.emit_header(&self.protection, &mut self.run.headers);
+            self.run.segments.push((handle, offset, part));
             self.counters.requests += 1;
+            bytes += size;
+            if active.sent == head.length {
+                self.ready.pop_front();
+            } else if active.sent / TURN_BYTES != offset / TURN_BYTES {
+                self.ready.rotate_left(1);
+            }
         }
-        let sent = active.sent;
-        if sent == head.length {
-            self.ready.pop_front();
-        } else if sent / TURN_BYTES != from / TURN_BYTES {
-            self.ready.rotate_left(1);
-        }
-        let data = active.data.get(from as usize..sent as usize);
-        let data = data.filter(|data| !data.is_empty())?;
-        Some(Run {
-            headers,
-            header,
-            data,
-            part: part as usize,
+        (!self.run.segments.is_empty()).then_some(Run {
+            segments: &self.run,
+            operations: &self.operations,
         })
     }
 
