@@ -15,7 +15,7 @@ use crate::schedule::Schedule;
 use crate::wipe::wipe;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
 use core::marker::PhantomData;
-use core::mem::MaybeUninit;
+use core::mem::{offset_of, MaybeUninit};
 
 /// The common part of a packet to be sealed and of one to be opened.
 #[derive(Clone, Copy)]
@@ -332,6 +332,16 @@ unsafe fn wipe_outputs(columns: &Columns, which: u8) {
     }
 }
 
+/// Stores what a column of this type has for a packet.
+///
+/// # Safety
+/// `to` must be valid for writes.
+#[inline(always)]
+unsafe fn put_at<T>(to: *mut T, _: *const [T; 4], value: T) {
+    // SAFETY: the caller's contract.
+    unsafe { to.write(value) };
+}
+
 /// Collects packets until there are four.
 struct Queue<'a, T, O> {
     /// The functions for the packets in here, all of one path and key size. Never null; before the
@@ -363,8 +373,8 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
             .key
             .batch4()
             .map_or(core::ptr::null(), core::ptr::from_ref);
-        // Also where the path has no `batch4`, on which every packet comes here.
-        if (packet.len > 64) | (packet.aad.len() > 16) | batch4.is_null() {
+        // Also where the path has no `batch4`, on which all but empty packets come here.
+        if (packet.len > packet.key.batch_len_max()) | (packet.aad.len() > 16) {
             // SAFETY: the packet's constructors made sure of its memory.
             return done(item, unsafe { packet.whole::<O>() });
         }
@@ -475,7 +485,9 @@ impl<'a> Packet<'a> {
     /// behind, which may not be mapped and is slow then.
     #[inline(always)]
     fn is_at_page_end(&self) -> bool {
-        goes_past_page_end(self.src) || (self.src != self.dst && goes_past_page_end(self.dst))
+        // Those on a cache line never are, and frames mostly begin on one.
+        !(self.src.addr() | self.dst.addr()).is_multiple_of(64)
+            && (goes_past_page_end(self.src) || goes_past_page_end(self.dst))
     }
 
     /// Describes the packet in the `i`-th place of each column.
@@ -486,14 +498,23 @@ impl<'a> Packet<'a> {
     unsafe fn describe<O: Operation>(&self, schedule: &Schedule, to: *mut Columns, i: usize) {
         // SAFETY: the caller's contract; nothing is read.
         unsafe {
-            (&raw mut (*to).nonce[i]).write(self.nonce);
-            (&raw mut (*to).aad[i]).write(words(self.aad));
-            (&raw mut (*to).schedule[i]).write(schedule);
-            (&raw mut (*to).src[i]).write(self.src);
-            (&raw mut (*to).dst[i]).write(self.dst);
-            (&raw mut (*to).len[i]).write(Lens::new(self.len, self.aad.len()));
+            // By two addresses, one for columns of 16 bytes and one for those of 8, and constants
+            // from there. Left to the compiler, each column has an address of its own.
+            let (wide, narrow) = (to.byte_add(16 * i), to.byte_add(8 * i));
+            macro_rules! put {
+                ($at:ident, $column:ident, $value:expr) => {
+                    let column = $at.byte_add(offset_of!(Columns, $column));
+                    put_at(column.cast(), &raw const (*to).$column, $value);
+                };
+            }
+            put!(wide, nonce, self.nonce);
+            put!(wide, aad, words(self.aad));
+            put!(narrow, schedule, core::ptr::from_ref(schedule));
+            put!(narrow, src, self.src);
+            put!(narrow, dst, self.dst);
+            put!(narrow, len, Lens::new(self.len, self.aad.len()));
             if !O::SEAL {
-                (&raw mut (*to).tag[i]).write(self.tag.words());
+                put!(wide, tag, self.tag.words());
             }
         }
     }

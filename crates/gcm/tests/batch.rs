@@ -12,8 +12,13 @@ fn check(path: Path, keys: &[Key], lens: &[usize]) {
         .enumerate()
         .map(|(i, len)| (0..*len).map(|b| (b * 7 + i) as u8).collect())
         .collect();
+    // Four packets may be alike; others differ in their additional data.
+    let aad_len = |i: usize| match lens.len() {
+        4 => 12,
+        _ => [0, 5, 8, 12, 13, 16, 17, 40, 1, 2, 3][i % 11],
+    };
     let aads: Vec<Vec<u8>> = (0..lens.len())
-        .map(|i| vec![i as u8; [0, 5, 8, 12, 13, 16, 17, 40, 1, 2, 3][i % 11]])
+        .map(|i| vec![!i as u8; aad_len(i)])
         .collect();
     let key = |i: usize| &keys[i % keys.len()];
     let mut outs: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
@@ -153,20 +158,30 @@ fn a_batch_equals_single_calls() {
     for path in Path::available() {
         let key = |seed: u8, len: usize| Key::with_path(&vec![seed; len], path).unwrap();
         let one = [key(1, 16)];
+        let one_of_256 = [key(6, 32)];
         let same_size = [key(1, 32), key(2, 32), key(3, 32)];
         let both_sizes = [key(1, 16), key(2, 32), key(3, 16), key(4, 32), key(5, 16)];
         for len in 0..=200 {
             check(path, &one, &[len; 4]);
+            check(path, &one_of_256, &[len; 4]);
             check(path, &same_size, &[len; 5]);
         }
         let lens: Vec<usize> = (0..150).map(|i| (i * 37) % 300).collect();
-        // All that go four at a time, in all company.
+        // In all company: those that go four at a time, those of two registers, and both in turn.
         let short: Vec<usize> = (0..150).map(|i| (i * 37 + i / 13) % 66).collect();
-        for keys in [&one[..], &same_size[..], &both_sizes[..]] {
+        let long: Vec<usize> = (0..150).map(|i| 64 + (i * 37 + i / 13) % 66).collect();
+        let both: Vec<usize> = (0..300)
+            .map(|i| (i * 37 + i / 13) % 64 + 65 * (i / [1, 3, 5, 7][i / 75] % 2))
+            .collect();
+        for keys in [&one[..], &one_of_256[..], &same_size[..], &both_sizes[..]] {
             check(path, keys, &lens);
             check(path, keys, &short);
+            check(path, keys, &long);
+            check(path, keys, &both);
             check(path, keys, &[60; 33]);
             check(path, keys, &[48; 33]);
+            check(path, keys, &[112; 33]);
+            check(path, keys, &[128; 33]);
             check(path, keys, &[]);
         }
     }

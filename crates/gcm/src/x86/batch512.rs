@@ -131,7 +131,15 @@ unsafe fn of_shape<
         let mut tag_masks = Quad::zero();
         if BLOCKS == 4 {
             let one = Quad::splat_from(NUMBERS.as_ptr().add(1));
-            tag_masks = first_lanes(nonces).xor3(first_lane_keys, one);
+            // One load of the nonces waits until the stores of all four have reached the cache, and
+            // so the J0s come after the data. Sealing under AES-256 takes 8 % less time by that;
+            // opening takes 6 % more, and under AES-128 there is no difference.
+            let nonces = if SEAL && ALIKE && ROUNDS > 10 {
+                Quad::load_private(packets.nonce.as_ptr().cast())
+            } else {
+                first_lanes(nonces)
+            };
+            tag_masks = nonces.xor3(first_lane_keys, one);
         }
         if ALIKE {
             // Before the cipher, so that the processor's queue is not full of what waits for it.

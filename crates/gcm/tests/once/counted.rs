@@ -238,20 +238,21 @@ fn each_byte_of_a_batch_is_loaded_once_and_stored_once() {
         ];
         for len in 0..=80 {
             for (choice, keys_of) in choices.iter().enumerate() {
-                for (mixed, at_page_end) in
-                    [(false, true), (true, true), (false, false), (true, false)]
+                for (mixed, lie) in [false, true]
+                    .into_iter()
+                    .flat_map(|mixed| [0, 1, 2].map(|lie| (mixed, lie)))
                 {
                     let keys: Vec<&Key> = keys_of.iter().map(|&i| &keys[i]).collect();
                     let place = |i: usize| {
                         let len = if mixed { (len + 17 * i) % 81 } else { len };
                         // Each source or destination ends with a page, and the packets go one at
-                        // a time; or none does, and four go at a time.
-                        let starts = if at_page_end {
-                            [PAGE - len, 100, 2 * PAGE - len, PAGE + 1000, HALF - len]
-                        } else {
-                            [64, 300, PAGE + 100, PAGE + 1000, 2 * PAGE + 500]
-                        };
-                        let (src, dst) = (starts[i], HALF + starts[(i + 1) % BATCH]);
+                        // a time; or some destinations do, of sources on lines; or none does, and
+                        // four go at a time.
+                        let ends = [PAGE - len, 100, 2 * PAGE - len, PAGE + 1000, HALF - len];
+                        let lines = [64, 320, PAGE + 128, PAGE + 1024, 2 * PAGE + 512];
+                        let within = [64, 300, PAGE + 100, PAGE + 1000, 2 * PAGE + 500];
+                        let src = [ends, lines, within][lie][i];
+                        let dst = HALF + [ends, ends, within][lie][(i + 1) % BATCH];
                         Place { src, dst, len }
                     };
                     let places: Vec<Place> = (0..BATCH).map(place).collect();

@@ -196,7 +196,7 @@ fn a_forgery_leaves_no_plaintext_in_a_buffer_that_dies() {
     let mut found = Vec::new();
     for path in paths() {
         for key_len in [16, 32] {
-            for len in [16, 48, 60, 64, 65, 200, 600, 1500, 2048] {
+            for len in [16, 48, 60, 64, 65, 112, 128, 200, 600, 1500, 2048] {
                 let case = Case::new(path, key_len, len);
                 let control = leftovers(open_and_keep, &case);
                 assert_eq!(plaintext_bytes(&control[0], &case.plaintext), len);

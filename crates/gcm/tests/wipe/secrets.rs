@@ -263,7 +263,7 @@ fn whole_messages_and_batches_leave_no_secrets_on_the_stack() {
                 block
             }));
             for len in [
-                1, 16, 48, 60, 64, 96, 100, 128, 200, 255, 500, 1440, 4100, 9000,
+                1, 16, 48, 60, 64, 65, 96, 100, 112, 128, 200, 255, 500, 1440, 4100, 9000,
             ] {
                 let plaintext: Vec<u8> = (0..len).map(|i| (i * i / 7 + 3 * i) as u8).collect();
                 let mut sealed = plaintext.clone();
