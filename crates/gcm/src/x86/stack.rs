@@ -21,8 +21,8 @@ macro_rules! clear {
 }
 
 /// Wipes what a function for registers of this kind, which the caller has just called, has used of
-/// the stack, arguments that were pushed for it included: 288 bytes on registers of 256 bits, 320
-/// on those of 128.
+/// the stack, arguments that were pushed for it included: 288 bytes on registers of 256 bits, 384
+/// on those of 128, of which builds have used 320 and 336.
 ///
 /// # Safety
 /// The processor must have what `V` needs.
@@ -38,11 +38,12 @@ pub(super) unsafe fn wipe<V: Lanes>() {
             ),
             (_, true) => clear!(
                 "vpxor xmm0, xmm0, xmm0", "vmovdqu", "ymm0",
-                32 64 96 128 160 192 224 256 288 320
+                32 64 96 128 160 192 224 256 288 320 352 384
             ),
             (_, false) => clear!(
                 "pxor xmm0, xmm0", "movups", "xmm0",
                 16 32 48 64 80 96 112 128 144 160 176 192 208 224 240 256 272 288 304 320
+                336 352 368 384
             ),
         }
     }

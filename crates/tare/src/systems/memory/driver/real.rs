@@ -34,6 +34,9 @@ use super::{FarmemFigures, FarmemParameters, Switch, Transport, Wait, NODE};
 use crate::agent::Agent;
 use crate::systems::load::driver::{pin, processors};
 
+/// The most turns of a trial, as a multiple of those that its duration has room for.
+const PAIRS_MAX: usize = 20;
+
 /// The time after which the sides of a comparison take turns.
 const TURN: Duration = Duration::from_millis(80);
 
@@ -480,7 +483,13 @@ impl Trial<'_> {
         let size = parameters.size.0 as f64;
         let (mut times, mut ratios, mut node, mut operations) = (vec![], vec![], Duration::ZERO, 0);
         let pairs = parameters.duration.as_secs_f64() / (2.0 * TURN.as_secs_f64());
-        for _ in 0..pairs.round().max(1.0) as usize {
+        let pairs = pairs.round().max(1.0) as usize;
+        // A slow or busy machine takes longer until each session has done enough.
+        let lacks = |load: &Load<'_>| {
+            let proof = load.proof();
+            too_few(proof.operations - before.operations, proof.sessions) > 0
+        };
+        while ratios.len() < pairs || (ratios.len() < PAIRS_MAX * pairs && lacks(load)) {
             let reference = match parameters.outstanding {
                 1 => self.turn_of_reference()?,
                 _ if parameters.is_bulk() => self.turn_of_reference()?,
