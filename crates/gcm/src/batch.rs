@@ -373,8 +373,8 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
             .key
             .batch4()
             .map_or(core::ptr::null(), core::ptr::from_ref);
-        // Also where the path has no `batch4`, on which all but empty packets come here.
-        if (packet.len > packet.key.batch_len_max()) | (packet.aad.len() > 16) {
+        // Also where the path has no `batch4`, on which every packet comes here.
+        if (packet.len > 64) | (packet.aad.len() > 16) | batch4.is_null() {
             // SAFETY: the packet's constructors made sure of its memory.
             return done(item, unsafe { packet.whole::<O>() });
         }

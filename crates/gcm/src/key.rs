@@ -23,9 +23,6 @@ pub struct Key {
     engine: Engine,
     /// Four short packets at once, if the path can.
     batch4: Option<&'static Batch4>,
-    /// The longest packet that goes with others, in bytes; 0 if the path cannot. Here, so that one
-    /// comparison tells whether a packet may.
-    batch_len_max: usize,
 }
 
 impl fmt::Debug for Key {
@@ -104,11 +101,7 @@ impl Key {
             Engine::Native { kernel, .. } => kernel.batch4,
             Engine::Portable(_) => None,
         };
-        Ok(Self {
-            engine,
-            batch4,
-            batch_len_max: batch4.map_or(0, |_| 64),
-        })
+        Ok(Self { engine, batch4 })
     }
 
     /// Returns the path that the key was expanded for.
@@ -302,12 +295,6 @@ impl Key {
             out.iter_mut().for_each(|piece| wipe(piece));
             Err(Error::Forged)
         }
-    }
-
-    /// Returns the length of the longest packet that goes with others, in bytes; 0 if none does.
-    #[inline(always)]
-    pub(crate) fn batch_len_max(&self) -> usize {
-        self.batch_len_max
     }
 
     /// Four short packets under this key at once, if the path can.
