@@ -528,3 +528,35 @@ fn wrong_arguments_and_nodes_that_are_not_there_are_one_line() {
         assert!(!error.contains("panicked"), "{error}");
     }
 }
+
+#[test]
+fn a_trial_goes_on_until_each_session_has_done_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let experiment = r#"
+[[experiment]]
+id     = "test/sessions"
+title  = "Sessions"
+source = "the test"
+driver = "farmem"
+fixed  = { size = "16 B", order = 0, op = "read", sessions = 3000, duration = "1 ms" }
+matrix = { aead = ["off"] }
+metric = { name = "latency_p50", unit = "ns", better = "lower" }
+"#;
+    fs::write(folder.path().join("sessions.toml"), experiment).unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_tare"))
+        .args(["run", "sessions.toml", "--rounds", "1", "--out", "run"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    let samples = fs::read_to_string(folder.path().join("run/samples.jsonl")).expect(&said);
+    for line in samples.lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let counters = &record["outcome"]["counters"];
+        assert_eq!(counters["sessions"], 3000, "{line}");
+        // A turn has 80 ms, and 20 of them, with those of the reference, are the most.
+        let is_slow = record["elapsed_ms"].as_f64().unwrap() > 3000.0;
+        assert!(counters["too_few"] == 0 || is_slow, "{line}");
+    }
+}
