@@ -503,16 +503,14 @@ impl Bench {
                 ended.outcome.expect("success");
                 bytes += BULK as u64;
                 let place = recent[ended.id.0 as usize % (1 << 12)];
-                for (page, found) in (place * 16..)
-                    .zip(ended.data.chunks(PAGE as usize))
-                    .take(if is_write { 0 } else { 16 })
-                {
+                if is_write {
+                    spare.push(ended.data);
+                    continue;
+                }
+                for (page, found) in (place * 16..).zip(ended.data.chunks(PAGE as usize)) {
                     assert_eq!(found[..16], self.content(page));
                 }
-                match is_write {
-                    true => spare.push(ended.data),
-                    false => self.session.release(ended),
-                }
+                self.session.release(ended);
             }
         }
         let elapsed = start.elapsed().as_nanos() as f64;

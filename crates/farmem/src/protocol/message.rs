@@ -231,16 +231,16 @@ impl<'a> Request<'a> {
         if !self.body.is_empty() {
             out.extend_from_slice(self.body);
         }
-        protect(protection, Direction::Request, start, out)
+        protection.seal(Direction::Request, start, out)
     }
 
-    /// Appends what precedes the body, with the length of a message without a trailer.
+    /// Appends what precedes the body.
     #[inline]
     pub(super) fn emit_header(&self, protection: &Protection, out: &mut Vec<u8>) {
         let flags = if self.guard.is_some() { GUARDED } else { 0 };
         let guard = if self.guard.is_some() { GUARD_LEN } else { 0 };
-        let length = ((REQUEST_HEADER + guard + self.body.len()) as u32).to_le_bytes();
-        let [a, b, c, d] = length;
+        let length = REQUEST_HEADER + guard + self.body.len() + protection.trailer_len();
+        let [a, b, c, d] = (length as u32).to_le_bytes();
         let words = [
             u64::from_le_bytes([VERSION, self.code, protection.number(), 0, a, b, c, d]),
             self.space.0,
@@ -341,7 +341,11 @@ impl<'a> Response<'a> {
                 *place = word.to_le_bytes();
             }
         }
-        protect(protection, Direction::Response, start, out)
+        let length = out.len() - start + protection.trailer_len();
+        if let Some(place) = out.get_mut(start + 4..start + 8) {
+            place.copy_from_slice(&(length as u32).to_le_bytes());
+        }
+        protection.seal(Direction::Response, start, out)
     }
 }
 
@@ -399,19 +403,4 @@ impl<'a, const HEADER: usize> Frame<'a, HEADER> {
 fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     let field = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
     field.map_or(0, |bytes| u64::from_le_bytes(*bytes))
-}
-
-/// Writes the length of the message that begins at `start`, and its trailer.
-#[inline]
-fn protect(
-    protection: &mut Protection,
-    direction: Direction,
-    start: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), Unauthorized> {
-    let length = out.len() - start + protection.trailer_len();
-    if let Some(place) = out.get_mut(start + 4..start + 8) {
-        place.copy_from_slice(&(length as u32).to_le_bytes());
-    }
-    protection.seal(direction, start, out)
 }

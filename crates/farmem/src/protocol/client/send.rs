@@ -263,6 +263,7 @@ impl Client {
                 self.is_blocked = true;
                 break;
             }
+            // They differ where the limit of datagrams has changed since a write began.
             let size = message.0 as usize;
             if self.run.segments.is_empty() {
                 self.run.datagram_bytes = size;
