@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::words;
 use crate::experiment::{Experiment, Metric, ROUNDS_MAX};
 use crate::result::Failures;
 use crate::sample::{is_measurable, Outcome, TrialRecord, OPERATIONS};
@@ -147,7 +148,7 @@ impl<'a> Cell<'a> {
                 .filter(|metric| figure(&record.outcome, &metric.name) == Round::Failed);
             let reason = match (&record.outcome, missing.next()) {
                 (Outcome::Failed { reason }, _) => reason.clone(),
-                (_, Some(metric)) => format!("no value for {}", metric.name),
+                (_, Some(metric)) => format!("{}{}", words::NO_VALUE, metric.name),
                 (_, None) => continue,
             };
             last = Some(record);
@@ -201,11 +202,10 @@ impl<'a> Cell<'a> {
         if figures.any(|figure| matches!(figure, Round::Figure(_))) {
             return None;
         }
-        let at = self.name();
         Some(match self.failures(Some(metric)) {
-            None => Obstacle::NotYet(format!("no trial of {at} has run")),
+            None => Obstacle::NotYet(format!("no trial of {} has run", self.name())),
             Some(Failures { reason, .. }) => {
-                Obstacle::Inconclusive(format!("every trial of {at} failed: {reason}"))
+                Obstacle::Inconclusive(words::none_gave_a_figure(&self.at, &reason))
             }
         })
     }

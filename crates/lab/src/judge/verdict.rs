@@ -125,11 +125,7 @@ impl Test {
         if shown.n == 0 {
             let all = result.failures.iter().find(|cell| cell.failed == cell.of);
             return match all {
-                Some(cell) => format!(
-                    "every trial of {} failed: {}",
-                    super::trials::name(&cell.at),
-                    cell.reason
-                ),
+                Some(cell) => words::none_gave_a_figure(&cell.at, &cell.reason),
                 None => "no round gave a figure of every cell".to_owned(),
             };
         }

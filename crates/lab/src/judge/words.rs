@@ -5,6 +5,7 @@ use crate::experiment::{Bound, Claim, ClaimKind, Metric};
 use crate::result::Failures;
 pub(super) use crate::text::count;
 use crate::unit::{significant, Better, Unit};
+use crate::value::Point;
 
 /// Returns the criterion of a claim, in words: `at least 0.97`.
 pub fn criterion(claim: &Claim, metric: Option<&Metric>) -> String {
@@ -51,6 +52,20 @@ fn limits(bound: Bound, show: &dyn Fn(f64) -> String) -> String {
         (Some(low), None) => format!("at least {}", show(low)),
         (None, Some(high)) => format!("at most {}", show(high)),
         (None, None) => "anything".to_owned(),
+    }
+}
+
+/// The beginning of the reason of a trial that succeeded without a value for a metric, which
+/// follows.
+pub(super) const NO_VALUE: &str = "no value for ";
+
+/// The reason for which a cell has no figure, where `reason` is that of most of its trials. A
+/// program that the kernel gives no value of, such as its peak memory, has not failed.
+pub(super) fn none_gave_a_figure(cell: &Point, reason: &str) -> String {
+    let cell = name(cell);
+    match reason.strip_prefix(NO_VALUE) {
+        Some(metric) => format!("no trial of {cell} gave a value for {metric}"),
+        None => format!("every trial of {cell} failed: {reason}"),
     }
 }
 

@@ -221,6 +221,23 @@ fn a_program_that_always_fails_is_given_up_when_no_round_could_decide_any_more()
 }
 
 #[test]
+fn a_program_whose_value_is_missing_is_not_said_to_have_failed() {
+    let one = two_ways();
+    let made = records(&one, 20, |at, round| match on(at, "way") {
+        1.0 => Outcome::Done {
+            values: BTreeMap::new(),
+            samples: BTreeMap::new(),
+            counters: BTreeMap::new(),
+        },
+        _ => doubled(at, round),
+    });
+    let run = run_of(&one, &made);
+    let said = "no trial of way=1 gave a value for time";
+    assert_eq!(reason(&run.claims[0]), said);
+    assert_eq!(run.cells[1].reason.as_deref(), Some(said));
+}
+
+#[test]
 fn failures_name_the_most_frequent_reason_and_the_last_trials_words() {
     let one = two_ways();
     let mut made = records(&one, 20, |at, round| match (on(at, "way"), round) {
