@@ -52,6 +52,8 @@ pub struct Trial {
     pub round: u32,
     /// The cell.
     pub at: Point,
+    /// The cell's place among the experiment's [points](Experiment::points).
+    pub cell: usize,
     /// True if this is the baseline's second run in the round.
     pub again: bool,
 }
@@ -77,17 +79,23 @@ impl Plan {
     /// experiment added to a run, or closed early, does not change the order of the others.
     pub fn trials(&self, experiment: usize, round: u32) -> Vec<Trial> {
         let of = &self.experiments[experiment];
-        let trial = |at: Point, again| Trial {
+        let trial = |cell, at: Point, again| Trial {
             experiment,
             round,
             at,
+            cell,
             again,
         };
         let points = of.points();
         // Deterministic trials have no noise that a second run could show.
         let baseline = of.baseline_of(&points).filter(|_| !of.exact);
-        let mut trials: Vec<Trial> = baseline.map(|at| trial(at, true)).into_iter().collect();
-        trials.extend(points.into_iter().map(|at| trial(at, false)));
+        let again = baseline.and_then(|at| {
+            let cell = points.iter().position(|other| *other == at)?;
+            Some(trial(cell, at, true))
+        });
+        let mut trials: Vec<Trial> = again.into_iter().collect();
+        let each = points.into_iter().enumerate();
+        trials.extend(each.map(|(cell, at)| trial(cell, at, false)));
         shuffle(&mut trials, &mut self.random(&of.id, round));
         trials
     }

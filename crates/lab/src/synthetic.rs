@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 use crate::experiment::Experiment;
-use crate::plan::Plan;
+use crate::plan::{Plan, Trial};
 use crate::sample::{Outcome, TrialRecord};
 use crate::unit::Better;
 use crate::value::Point;
@@ -140,50 +140,43 @@ pub struct Truth {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The records of a run of `plan` in which every experiment runs all its rounds, in the plan's
-/// order, as an instrument with this noise and the plan's seed would leave them.
-pub fn records(
-    plan: &Plan,
-    noise: Noise,
-    truth: impl Fn(&Experiment, &Point) -> Truth,
-) -> Vec<TrialRecord> {
-    let mut instrument = Instrument::new(noise, plan.seed);
-    let mut records = Vec::new();
-    let most = |place: &usize| plan.experiments[*place].rounds.most;
-    let places = 0..plan.experiments.len();
-    let rounds = places.map(|place| most(&place)).max().unwrap_or(0);
-    for round in 0..rounds {
-        let order = plan.order(round).into_iter();
-        let trials: Vec<_> = order
-            .filter(|place| round < most(place))
-            .flat_map(|place| plan.trials(place, round))
-            .collect();
-        let count = trials.len() as f64;
-        for (place, trial) in trials.into_iter().enumerate() {
-            let experiment = &plan.experiments[trial.experiment];
-            let position = (f64::from(round) + place as f64 / count) / f64::from(rounds);
-            let Truth { values, counters } = truth(experiment, &trial.at);
-            let values: BTreeMap<String, f64> = values
-                .into_iter()
-                .map(|(name, value)| {
-                    let better = experiment.metric(&name).map_or(Better::Lower, |m| m.better);
-                    let reading = instrument.sample(value, better, position);
-                    (name, reading)
-                })
-                .collect();
+/// Runs of one plan with one seed after the other, in which every experiment runs all its rounds.
+/// Their records are made once: for thousands of runs that would be a third of the time.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    records: Vec<TrialRecord>,
+    /// The experiment and the cell of each record, by their places, and whether it is the second
+    /// trial of the baseline.
+    keys: Vec<(usize, usize, bool)>,
+    /// The cells on a perfect machine, by the places of the experiment and of the cell.
+    truths: Vec<Vec<Truth>>,
+}
+
+impl Runs {
+    /// The runs of `plan`, whose cells have these figures on a perfect machine.
+    pub fn new(plan: &Plan, truth: impl Fn(&Experiment, &Point) -> Truth) -> Runs {
+        let of = |experiment: &Experiment| {
+            let points = experiment.points();
+            points.iter().map(|at| truth(experiment, at)).collect()
+        };
+        let truths: Vec<Vec<Truth>> = plan.experiments.iter().map(of).collect();
+        let (mut records, mut keys) = (Vec::new(), Vec::new());
+        each_trial(plan, |experiment, trial, _, _| {
+            let Truth { values, counters } = &truths[trial.experiment][trial.cell];
             let samples = values
                 .iter()
                 .map(|(name, value)| (name.clone(), vec![*value]));
+            keys.push((trial.experiment, trial.cell, trial.again));
             records.push(TrialRecord {
                 experiment: experiment.id.clone(),
-                round,
-                at: trial.at,
-                again: trial.again,
+                round: trial.round,
                 outcome: Outcome::Done {
                     samples: samples.collect(),
-                    values,
-                    counters,
+                    values: values.clone(),
+                    counters: counters.clone(),
                 },
+                at: trial.at,
+                again: trial.again,
                 elapsed_ms: 0.0,
                 overhead_ms: None,
                 run_ms: 0.0,
@@ -191,9 +184,67 @@ pub fn records(
                 notes: BTreeMap::new(),
                 log: None,
             });
+        });
+        Runs {
+            records,
+            keys,
+            truths,
         }
     }
-    records
+
+    /// The records of the run with the seed of `plan`, in its order, as an instrument with this
+    /// noise would leave them. What is changed in them is undone before the next run.
+    ///
+    /// # Panics
+    /// The plan is not the one that these are runs of, or a record has lost its values.
+    pub fn run(&mut self, plan: &Plan, noise: Noise) -> &mut [TrialRecord] {
+        let mut instrument = Instrument::new(noise, plan.seed);
+        each_trial(plan, |experiment, trial, place, position| {
+            // The trials of a round are the same ones with every seed, in another order.
+            let key = (trial.experiment, trial.cell, trial.again);
+            let found = self.keys[place..].iter().position(|other| *other == key);
+            let found = place + found.expect("a plan of the same trials");
+            self.keys.swap(place, found);
+            self.records.swap(place, found);
+            let Outcome::Done {
+                samples, values, ..
+            } = &mut self.records[place].outcome
+            else {
+                panic!("found a record without values, expected those that were made");
+            };
+            let truth = &self.truths[trial.experiment][trial.cell];
+            let kept = values.values_mut().zip(samples.values_mut());
+            for ((name, truth), (value, sample)) in truth.values.iter().zip(kept) {
+                let better = experiment.metric(name).map_or(Better::Lower, |m| m.better);
+                *value = instrument.sample(*truth, better, position);
+                sample.fill(*value);
+            }
+        });
+        &mut self.records
+    }
+}
+
+/// Calls `each` for every trial of a run in which every experiment runs all its rounds, in the
+/// plan's order, with the trial's place among them and its position in the run from 0 to 1.
+fn each_trial(plan: &Plan, mut each: impl FnMut(&Experiment, Trial, usize, f64)) {
+    let most = |place: &usize| plan.experiments[*place].rounds.most;
+    let rounds = (0..plan.experiments.len()).map(|place| most(&place));
+    let rounds = rounds.max().unwrap_or(0);
+    let mut before = 0;
+    for round in 0..rounds {
+        let order = plan.order(round).into_iter();
+        let trials: Vec<_> = order
+            .filter(|place| round < most(place))
+            .flat_map(|place| plan.trials(place, round))
+            .collect();
+        let count = trials.len();
+        for (place, trial) in trials.into_iter().enumerate() {
+            let experiment = &plan.experiments[trial.experiment];
+            let position = (f64::from(round) + place as f64 / count as f64) / f64::from(rounds);
+            each(experiment, trial, before + place, position);
+        }
+        before += count;
+    }
 }
 
 #[cfg(test)]

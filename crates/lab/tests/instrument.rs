@@ -20,6 +20,8 @@ use std::path::Path;
 
 use bench::Bench;
 use studies::{same, two_ways, QUIET, STUDIES};
+use tare_lab::plan::Plan;
+use tare_lab::synthetic::Runs;
 
 /// Measures every study of that test and holds it to its limits.
 fn check(test: &str) {
@@ -98,10 +100,11 @@ fn the_judge_of_a_whole_run() {
         values: [("time".to_owned(), same(at))].into(),
         counters: [("operations".to_owned(), 1), ("bytes".to_owned(), 1)].into(),
     };
-    let records = tare_lab::synthetic::records(&plan, QUIET, truth);
+    let mut runs = Runs::new(&plan, truth);
+    let records = runs.run(&plan, QUIET);
     let best = (0..10).map(|_| {
         let began = std::time::Instant::now();
-        let judged = judge(&plan.experiments, &records, &Judging::default());
+        let judged = judge(&plan.experiments, records, &Judging::default());
         assert_eq!(judged.experiments.len(), plan.experiments.len());
         began.elapsed()
     });
@@ -111,6 +114,29 @@ fn the_judge_of_a_whole_run() {
         records.len(),
         best.min().unwrap()
     );
+}
+
+/// The studies make their runs in one place.
+#[test]
+fn a_run_does_not_depend_on_the_run_before_it() {
+    let bench = two_ways(same, QUIET);
+    let mut plan = bench.plan();
+    let new = |plan: &Plan| Runs::new(plan, |_, at| bench.truth(at));
+    let mut runs = new(&plan);
+    let first = runs.run(&plan, QUIET).to_vec();
+    plan.seed = 1;
+    let second = runs.run(&plan, QUIET).to_vec();
+    assert_ne!(first, second);
+    assert_eq!(second, new(&plan).run(&plan, QUIET));
+    // Trials that fail in a study do so in that run alone.
+    let fails = Bench {
+        fails: bench::Fails::Longer(0.0),
+        ..two_ways(same, QUIET)
+    };
+    let run = fails.run(&plan, runs.run(&plan, QUIET));
+    assert_eq!(run.end.failures[0].failed, bench::ROUNDS as usize);
+    plan.seed = 0;
+    assert_eq!(first, runs.run(&plan, QUIET));
 }
 
 #[test]

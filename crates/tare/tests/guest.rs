@@ -4,6 +4,7 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -297,6 +298,17 @@ fn run(arguments: &[&str]) -> (String, Vec<serde_json::Value>) {
     (stdout, records.collect::<Result<_, _>>().unwrap())
 }
 
+/// A quick run of the suite, which boots a guest for each trial: one run for all tests of it.
+static QUICK: LazyLock<(String, Vec<serde_json::Value>)> =
+    LazyLock::new(|| run(&["tdx", "--quick", "--rounds", "1"]));
+
+/// The records of one experiment of [`QUICK`], and what the run printed.
+fn quick(experiment: &str) -> (&'static str, Vec<serde_json::Value>) {
+    let (stdout, records) = &*QUICK;
+    let of = records.iter().filter(|it| it["experiment"] == experiment);
+    (stdout, of.cloned().collect())
+}
+
 /// The counter of a trial that must have been done.
 fn count(record: &serde_json::Value, name: &str) -> u64 {
     let outcome = &record["outcome"];
@@ -341,7 +353,7 @@ fn assert_marked(record: &serde_json::Value) {
 #[test]
 #[ignore = "needs QEMU, nginx, root and a kernel: cargo xtask interop"]
 fn nginx_serves_and_counts_the_same_on_the_host_and_in_guests() {
-    let (stdout, records) = run(&["tdx/served", "--rounds", "1"]);
+    let (stdout, records) = quick("tdx/served");
     for record in &records {
         // The document's 615, and nginx's headers.
         let bytes = response_bytes(record);
@@ -366,7 +378,7 @@ fn nginx_serves_and_counts_the_same_on_the_host_and_in_guests() {
 #[test]
 #[ignore = "needs QEMU, nginx, wrk, root and a kernel: cargo xtask interop"]
 fn nginx_counts_in_guests_what_wrk_prints() {
-    let (stdout, records) = run(&["tdx/served-wrk", "--rounds", "1"]);
+    let (stdout, records) = quick("tdx/served-wrk");
     for record in &records {
         assert!(count(record, "operations") > 0, "{record}");
         assert_eq!(count(record, "miscounted"), 0, "{record}");
@@ -527,7 +539,7 @@ fn descendants(pid: u32) -> Vec<u32> {
 #[test]
 #[ignore = "needs QEMU, nginx, wrk, root and a kernel: cargo xtask interop"]
 fn a_quick_run_of_the_suite_has_the_cost_table_and_honest_verdicts() {
-    let (stdout, records) = run(&["tdx", "--quick", "--rounds", "1"]);
+    let (stdout, records) = &*QUICK;
     assert!(
         stdout.starts_with("What a guest costs nginx here, in requests per second\n"),
         "{stdout}"
@@ -539,7 +551,7 @@ fn a_quick_run_of_the_suite_has_the_cost_table_and_honest_verdicts() {
     let row = stdout
         .lines()
         .find(|line| line.starts_with("  in a guest  "));
-    let row: Vec<&str> = row.expect(&stdout).split_whitespace().collect();
+    let row: Vec<&str> = row.expect(stdout).split_whitespace().collect();
     if is_emulated {
         // Only the last column has a figure, and no claim is judged by a time.
         let [.., wrk, _, load, _, emulated] = row[..] else {
@@ -553,7 +565,7 @@ fn a_quick_run_of_the_suite_has_the_cost_table_and_honest_verdicts() {
         assert!(stdout.contains("Not tested in a guest, in a guest with bounce buffers"));
         assert!(!stdout.contains("not reproduced:"), "{stdout}");
     }
-    for record in &records {
+    for record in records {
         assert_ne!(record["outcome"]["status"], "failed", "{record}");
     }
 }

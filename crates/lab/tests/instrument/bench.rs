@@ -11,7 +11,7 @@ use tare_lab::judge::{judge, Judging};
 use tare_lab::plan::Plan;
 use tare_lab::result::{ClaimResult, ExperimentResult, SCHEMA};
 use tare_lab::sample::{Outcome, TrialRecord, OPERATIONS};
-use tare_lab::synthetic::{records, Noise, Truth};
+use tare_lab::synthetic::{Noise, Runs, Truth};
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Parameters, Point, Selector, Value};
 
@@ -154,9 +154,10 @@ impl Study {
             let mut plan = bench.plan();
             let mut hits = vec![0u32; self.figures.len()];
             let mut rounds = Vec::new();
+            let mut runs = Runs::new(&plan, |_, at| bench.truth(at));
             for seed in 0..self.runs {
                 plan.seed = u64::from(seed);
-                let run = bench.run(&plan);
+                let run = bench.run(&plan, runs.run(&plan, bench.noise));
                 for (hits, figure) in hits.iter_mut().zip(&self.figures) {
                     if let Of::Share(counts) = figure.of {
                         *hits += u32::from(counts(&run));
@@ -176,41 +177,55 @@ impl Study {
 }
 
 impl Bench {
-    fn run(&self, plan: &Plan) -> Run {
-        let mut records = records(plan, self.noise, |_, at| Truth {
+    /// The reading and the work of a cell on a perfect machine.
+    pub(crate) fn truth(&self, at: &Point) -> Truth {
+        Truth {
             values: BTreeMap::from([("time".to_owned(), (self.truth)(at))]),
             counters: BTreeMap::from([
                 (OPERATIONS.to_owned(), 1_000),
                 ("bytes".to_owned(), (self.work)(at)),
             ]),
-        });
+        }
+    }
+
+    /// Judges the `records` of a run in which some trials fail, and leaves them as they were.
+    pub(crate) fn run(&self, plan: &Plan, records: &mut [TrialRecord]) -> Run {
         let mut random = ChaCha8Rng::seed_from_u64(!plan.seed);
-        for record in &mut records {
-            self.fail(record, &mut random);
+        let mut failed: Vec<(usize, Outcome)> = Vec::new();
+        for (place, record) in records.iter_mut().enumerate() {
+            if self.fails(record, &mut random) {
+                let outcome = Outcome::Failed {
+                    reason: "killed at its limit".into(),
+                };
+                failed.push((place, std::mem::replace(&mut record.outcome, outcome)));
+            }
         }
         let judged = |records: &[TrialRecord]| {
             judge(&plan.experiments, records, &Judging::default())
                 .experiments
                 .remove(0)
         };
-        let end = judged(&records);
+        let end = judged(records);
         // What is decided stays decided, so the last look knows when the first one would have
         // stopped.
         let mut decided = end.claims.iter().map(|claim| claim.decided_after);
         let stopped = decided.try_fold(LEAST, |last: u32, one| Some(last.max(one?)));
         let stop = match stopped {
             Some(rounds) if rounds < ROUNDS => {
-                records.retain(|record| record.round < rounds);
-                judged(&records)
+                let ran = records.partition_point(|record| record.round < rounds);
+                judged(&records[..ran])
             }
             _ => end.clone(),
         };
+        for (place, outcome) in failed {
+            records[place].outcome = outcome;
+        }
         Run { end, stop }
     }
 
-    fn fail(&self, record: &mut TrialRecord, random: &mut ChaCha8Rng) {
+    fn fails(&self, record: &TrialRecord, random: &mut ChaCha8Rng) -> bool {
         let Outcome::Done { values, .. } = &record.outcome else {
-            return;
+            return false;
         };
         let time = values["time"];
         let fails = match self.fails {
@@ -219,11 +234,7 @@ impl Bench {
             Fails::Longer(limit) => time > limit,
             Fails::Shorter(limit) => time < limit,
         };
-        if fails && on(&record.at, "way") == 1.0 {
-            record.outcome = Outcome::Failed {
-                reason: "killed at its limit".into(),
-            };
-        }
+        fails && on(&record.at, "way") == 1.0
     }
 
     pub(crate) fn plan(&self) -> Plan {
