@@ -193,7 +193,7 @@ impl Runs {
     }
 
     /// The records of the run with the seed of `plan`, in its order, as an instrument with this
-    /// noise would leave them. What is changed in them is undone before the next run.
+    /// noise would leave them. A caller that changes an outcome restores it before the next run.
     ///
     /// # Panics
     /// The plan is not the one that these are runs of, or a record has lost its values.

@@ -60,7 +60,7 @@ fn limits(bound: Bound, show: &dyn Fn(f64) -> String) -> String {
 pub(super) const NO_VALUE: &str = "no value for ";
 
 /// The reason for which a cell has no figure, where `reason` is that of most of its trials. A
-/// program that the kernel gives no value of, such as its peak memory, has not failed.
+/// program whose peak memory the kernel does not tell, for example, has not failed.
 pub(super) fn none_gave_a_figure(cell: &Point, reason: &str) -> String {
     let cell = name(cell);
     match reason.strip_prefix(NO_VALUE) {
