@@ -2,11 +2,16 @@
 //! half of their time.
 
 use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use crate::shell;
+
+/// The number of lines of a failure that are repeated at the end.
+const REPEATED: usize = 40;
 
 /// Something that takes a while and says itself what came of it. Its error is shown as it is.
 pub(crate) struct Job {
@@ -30,17 +35,13 @@ impl Job {
         let title = title.to_owned();
         Job::new(title.clone(), move || {
             let began = Instant::now();
-            let output = shell::command(program)
-                .args(line.split_whitespace())
-                .output()
-                .map_err(|error| format!("{program} could not be started: {error}"))?;
+            let (status, said) = output_of(program, line)
+                .map_err(|error| format!("{program} could not be run: {error}"))?;
             let took = began.elapsed().as_secs_f64();
-            if output.status.success() {
+            if status.success() {
                 eprintln!("xtask: {title}: {program} {line}: done in {took:.1} s");
                 return Ok(());
             }
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            let said = said + &String::from_utf8_lossy(&output.stderr);
             Err(format!(
                 "{title} failed after {took:.1} s: {program} {line}\n{said}"
             ))
@@ -48,8 +49,25 @@ impl Job {
     }
 }
 
+/// Runs a program. Returns its status, and what it wrote to both outputs, in the order written.
+fn output_of(program: &str, line: &str) -> io::Result<(ExitStatus, String)> {
+    let (mut reader, writer) = io::pipe()?;
+    let mut command = shell::command(program);
+    command.args(line.split_whitespace());
+    command.stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn()?;
+    // It holds the pipe's other end, without whose close the output has no end.
+    drop(command);
+    let mut said = Vec::new();
+    let read = reader.read_to_end(&mut said);
+    let status = child.wait()?;
+    read?;
+    Ok((status, String::from_utf8_lossy(&said).into_owned()))
+}
+
 /// Runs all jobs, one more at a time than there are processors, and begins them in their order.
-/// Every failure is shown at once, and the others go on: a run takes long.
+/// Every failure is shown at once, and the others go on: a run takes long. The error repeats the
+/// end of each failure, which is far up by then, or cut off where only the last lines are kept.
 pub(crate) fn run(jobs: Vec<Job>) -> Result<(), String> {
     let at_once = thread::available_parallelism().map_or(2, usize::from) + 1;
     let count = jobs.len();
@@ -68,7 +86,7 @@ pub(crate) fn run(jobs: Vec<Job>) -> Result<(), String> {
                     if let Err(error) = (job.work)() {
                         eprintln!("xtask: FAILED: {error}");
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        failed.push(job.title);
+                        failed.push((job.title, error));
                     }
                 }
             });
@@ -80,11 +98,14 @@ pub(crate) fn run(jobs: Vec<Job>) -> Result<(), String> {
         eprintln!("xtask: {count} test programs passed in {took:.0} s");
         return Ok(());
     }
-    Err(format!(
-        "{} of {count} failed: {}",
-        failed.len(),
-        failed.join("; ")
-    ))
+    let titles: Vec<&str> = failed.iter().map(|(title, _)| title.as_str()).collect();
+    let mut error = format!("{} of {count} failed: {}", failed.len(), titles.join("; "));
+    for (title, said) in &failed {
+        let lines: Vec<&str> = said.lines().collect();
+        let end = &lines[lines.len().saturating_sub(REPEATED)..];
+        error += &format!("\nthe end of {title}:\n{}", end.join("\n"));
+    }
+    Err(error)
 }
 
 #[cfg(test)]
@@ -92,7 +113,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Arc;
 
-    use super::{run, Job};
+    use super::{run, Job, REPEATED};
 
     #[test]
     fn a_failure_is_named_and_stops_no_other_job() {
@@ -102,13 +123,15 @@ mod tests {
             Job::new(format!("job {number}"), move || {
                 ran.fetch_add(1, Ordering::Relaxed);
                 match number {
-                    7 => Err("on purpose".to_owned()),
+                    7 => Err(format!("{}on purpose", "line\n".repeat(100))),
                     _ => Ok(()),
                 }
             })
         });
         let error = run(jobs.collect()).unwrap_err();
-        assert_eq!(error, "1 of 40 failed: job 7");
+        let end = "line\n".repeat(REPEATED - 1) + "on purpose";
+        let expected = format!("1 of 40 failed: job 7\nthe end of job 7:\n{end}");
+        assert_eq!(error, expected);
         assert_eq!(ran.load(Ordering::Relaxed), 40);
         run(Vec::new()).unwrap();
     }
@@ -117,6 +140,9 @@ mod tests {
     fn a_step_that_fails_shows_its_output() {
         let error = (Job::step("listing", "ls", "/absent-folder").work)().unwrap_err();
         assert!(error.contains("/absent-folder"), "{error}");
+        let both = Job::step("both", "sh", "-c echo${IFS}a>&2;echo${IFS}b;false");
+        let error = (both.work)().unwrap_err();
+        assert!(error.ends_with("\na\nb\n"), "{error}");
         (Job::step("nothing", "true", "").work)().unwrap();
     }
 }
