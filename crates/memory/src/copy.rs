@@ -1,7 +1,7 @@
 //! Copies of many bytes between private memory and memory that another process may change.
 
 /// Bytes of a block, a line of the cache.
-const BLOCK: usize = 64;
+pub(crate) const BLOCK: usize = 64;
 
 /// The distance at which a copy from shared memory prefetches ahead: the lines are in another
 /// processor's cache. In the other direction that was slower, since the stores already wait for as
@@ -46,6 +46,57 @@ pub(crate) unsafe fn blocks(from: *const u8, to: *mut u8, len: usize, ahead: *co
             "add {to}, 64",
             "dec {n}",
             "jnz 2b",
+            n = inout(reg) blocks => _,
+            ahead = inout(reg) ahead => _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+    blocks * BLOCK
+}
+
+/// Copies as [`blocks`], but by stores past the caches, which are ordered before all later stores
+/// when it returns.
+///
+/// # Safety
+/// As for [`blocks`]; and `to` is a multiple of [`BLOCK`], if there is a block.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub(crate) unsafe fn stream_blocks(
+    from: *const u8,
+    to: *mut u8,
+    len: usize,
+    ahead: *const u8,
+) -> usize {
+    let blocks = len / BLOCK;
+    if blocks == 0 {
+        return 0;
+    }
+    // SAFETY: as in `blocks`; the stores are aligned since `to` is. The fence orders them, which
+    // the processor does not by itself.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "prefetcht0 [{ahead}]",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movntps [{to}], {a}",
+            "movntps [{to} + 16], {b}",
+            "movntps [{to} + 32], {c}",
+            "movntps [{to} + 48], {d}",
+            "add {ahead}, 64",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {n}",
+            "jnz 2b",
+            "sfence",
             n = inout(reg) blocks => _,
             ahead = inout(reg) ahead => _,
             from = inout(reg) from => _,
@@ -158,6 +209,22 @@ pub(crate) unsafe fn memcpy(from: *const u8, to: *mut u8, len: usize) {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
 pub(crate) unsafe fn blocks(
+    _from: *const u8,
+    _to: *mut u8,
+    len: usize,
+    _ahead: *const u8,
+) -> usize {
+    let _ = len / BLOCK;
+    0
+}
+
+/// Copies nothing: the words of the caller do it.
+///
+/// # Safety
+/// As for x86-64.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline]
+pub(crate) unsafe fn stream_blocks(
     _from: *const u8,
     _to: *mut u8,
     len: usize,

@@ -2,6 +2,7 @@
 
 mod arena;
 mod cache;
+mod copier;
 mod copy;
 mod error;
 mod file;
@@ -13,6 +14,7 @@ mod view;
 
 pub use arena::{Arena, Placed, Shared};
 pub use cache::prefetch;
+pub use copier::{Copier, Pieces};
 pub use error::Error;
 pub use file::OwnedFile;
 pub use gate::{Means, Window};

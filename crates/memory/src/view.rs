@@ -230,6 +230,27 @@ impl<'a> View<'a> {
         self.copy_from_before(from, ahead.as_ptr())
     }
 
+    /// Copies private memory to the bytes as [`View::copy_from_and_prefetch`] does, but past the
+    /// caches where the processor can: another one that has the lines need not give them up first,
+    /// and loads the bytes from memory. What is stored after it is seen after it.
+    #[inline]
+    pub fn stream_from_and_prefetch(self, from: &[u8], next: &[u8]) -> Option<()> {
+        if from.len() != self.len {
+            return None;
+        }
+        let front = self.start.align_offset(copy::BLOCK).min(self.len);
+        self.range(0, front)?.words_from(&from[..front])?;
+        let from = &from[front..];
+        let ahead = if next.is_empty() { from } else { next };
+        let to = self.range(front, self.len - front)?;
+        // SAFETY: as in `copy_from_before`; the view begins at a block, or is empty.
+        let done = unsafe {
+            let to_start = to.start.as_ptr();
+            copy::stream_blocks(from.as_ptr(), to_start, to.len, ahead.as_ptr())
+        };
+        to.range(done, to.len - done)?.words_from(&from[done..])
+    }
+
     /// Copies as [`View::copy_to`], but by the C library's `memcpy`: for measurements, which hold
     /// the other copy against it.
     #[doc(hidden)]

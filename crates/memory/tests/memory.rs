@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
@@ -191,25 +192,76 @@ proptest! {
 
     #[test]
     fn copies_move_every_byte_and_no_other(
-        bytes in proptest::collection::vec(any::<u8>(), 0..100), offset in 0usize..30,
+        bytes in proptest::collection::vec(any::<u8>(), 0..300), offset in 0usize..130, way in 0..2,
     ) {
-        let memory = SharedMemory::create("test", 160).unwrap();
+        const LEN: usize = 512;
+        let memory = SharedMemory::create("test", LEN).unwrap();
         let view = memory.view();
-        let whole = view.slice::<u8>(0, 160).unwrap();
-        (0..160).for_each(|n| whole.store(n, 0xee).unwrap());
+        let whole = view.slice::<u8>(0, LEN).unwrap();
+        (0..LEN).for_each(|n| whole.store(n, 0xee).unwrap());
         let range = view.range(offset, bytes.len()).unwrap();
-        prop_assert!(range.copy_from(&bytes).is_some());
+        let copy_from = |from: &[u8]| match way {
+            0 => range.copy_from(from),
+            _ => range.stream_from_and_prefetch(from, &[]),
+        };
+        prop_assert!(copy_from(&bytes).is_some());
         let mut back = vec![0; bytes.len()];
         prop_assert!(range.copy_to(&mut back).is_some());
         prop_assert_eq!(&back, &bytes);
-        for n in 0..160usize {
+        for n in 0..LEN {
             let expected = n.checked_sub(offset).and_then(|n| bytes.get(n)).unwrap_or(&0xee);
             prop_assert_eq!(whole.load(n).unwrap(), *expected, "byte {}", n);
         }
         let mut longer = vec![0; bytes.len() + 1];
         prop_assert!(range.copy_to(&mut longer).is_none());
-        prop_assert!(range.copy_from(&longer).is_none());
+        prop_assert!(copy_from(&longer).is_none());
     }
+}
+
+/// A thread copies and then stores a number; the other one must see all of the copy, each time.
+#[test]
+fn what_is_streamed_is_there_when_what_is_stored_after_it_is() {
+    const LEN: usize = 192;
+    const END: u64 = u64::MAX;
+    const TIME: Duration = Duration::from_millis(300);
+    let memory = SharedMemory::create("test", 4096).unwrap();
+    let other = memory.try_clone().unwrap();
+    let writer = std::thread::spawn(move || {
+        let view = other.view();
+        let [number, answer] = [0, 512].map(|at| view.atomic::<u64>(at).unwrap());
+        let to = view.range(1024, LEN).unwrap();
+        for n in 1u64.. {
+            let mut seen = answer.load(Ordering::Acquire);
+            while seen != n - 1 {
+                if seen == END {
+                    return;
+                }
+                std::thread::yield_now();
+                seen = answer.load(Ordering::Acquire);
+            }
+            to.stream_from_and_prefetch(&[n as u8; LEN], &[]).unwrap();
+            number.store(n, Ordering::Release);
+        }
+    });
+    let view = memory.view();
+    let [number, answer] = [0, 512].map(|at| view.atomic::<u64>(at).unwrap());
+    let from = view.slice::<u8>(1024, LEN).unwrap();
+    let start = Instant::now();
+    for n in 1u64.. {
+        while number.load(Ordering::Acquire) != n {
+            std::thread::yield_now();
+        }
+        // The last bytes first, which are the least likely to be there.
+        for at in (0..LEN).rev() {
+            assert_eq!(from.load(at), Some(n as u8), "byte {at} of copy {n}");
+        }
+        if start.elapsed() > TIME {
+            answer.store(END, Ordering::Release);
+            break;
+        }
+        answer.store(n, Ordering::Release);
+    }
+    writer.join().unwrap();
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tare_memory::SharedMemory;
+use tare_memory::{Copier, SharedMemory};
 
 use self::area::Area;
 pub use self::config::ClientConfig;
@@ -53,6 +53,8 @@ pub struct Client {
     /// The entries between these, in order.
     flights: VecDeque<Flight>,
     area: Area,
+    /// For what is written.
+    copier: Copier,
     /// The operations that are not over, in order, and the number of the first.
     operations: VecDeque<Pending>,
     first: u64,
@@ -150,6 +152,7 @@ impl Client {
             answered: FIRST,
             flights: VecDeque::with_capacity(wanted.entries as usize),
             area: Area::new(wanted.data_bytes / LINE as u32),
+            copier: Copier::default(),
             operations: VecDeque::new(),
             first: 0,
             unsent: 0,

@@ -14,6 +14,9 @@
 //!   one store replaces its entry by one without effect, so that it ran, is running, or never runs.
 //! - **Whole.** A write that is longer than a part is put together at the node and then runs as a
 //!   whole. A read that is longer is one read per part, which may see different moments.
+//! - **Data.** Each side stores into the data area by ordinary stores or past the caches, whichever
+//!   takes less time there ([`Copier`](tare_memory::Copier)): before a store, the processor of the
+//!   other side has to give the line up, which on some machines takes longer than all else.
 //! - **Sleep.** A side that has polled in vain for a while sets its word in the header to an odd
 //!   number, looks once more, and sleeps; the other side then sends a message over the socket. In
 //!   between is a full fence on both sides, or each could miss what the other has just stored. The

@@ -6,7 +6,7 @@ mod read;
 
 use std::collections::HashSet;
 
-use tare_memory::SharedMemory;
+use tare_memory::{Copier, SharedMemory};
 use tare_sim::Instant;
 
 pub(super) use self::assembly::victim;
@@ -28,6 +28,8 @@ pub(super) struct Ring {
     /// The number of the next entry.
     next: u32,
     bell: Bell,
+    /// For what is read.
+    copier: Copier,
     assembly: Assembly,
     /// The write in parts that waits for room.
     lack: Option<Lack>,
@@ -76,6 +78,7 @@ impl Ring {
             layout,
             next: FIRST,
             bell: Bell::new(NODE, CLIENT),
+            copier: Copier::default(),
             assembly: Assembly::None,
             lack: None,
             batch: Box::new([Entry::default(); BATCH]),

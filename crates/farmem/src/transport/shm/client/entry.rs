@@ -71,8 +71,8 @@ impl Client {
                 entry.body[0] = u64::from(at) | (body.len() as u64) << 32;
             }
         }
-        let to = self.layout.area(&self.memory, line, len);
-        to.and_then(|to| to.copy_from(part))?;
+        let to = self.layout.area(&self.memory, line, len)?;
+        self.copier.copy(to, part)?;
         Some((entry, lines))
     }
 }

@@ -90,7 +90,7 @@ impl Ring {
             flag::AREA => {
                 let to = self.layout.area(&self.memory, entry.line, entry.length);
                 let to = to.ok_or(Violation::Area)?;
-                to.copy_from(bytes).ok_or(Violation::Area)?;
+                self.copier.copy(to, bytes).ok_or(Violation::Area)?;
                 self.complete(status::DONE, &[entry.length.into()]);
             }
             0 => return Err(Violation::Area),
@@ -132,6 +132,7 @@ impl Ring {
         let mut done = 0;
         if let (Some(area), true, Ok(_)) = (area, is_within, outcome) {
             let store = &*shared.store;
+            let pieces = self.copier.start(len as usize);
             // The next part is looked up before this one is copied, which prefetches it: the
             // processor itself does not look beyond a page.
             let part = |done: u32| match done < len {
@@ -145,10 +146,13 @@ impl Ring {
                 let next = part(done + bytes.len() as u32);
                 let ahead = next.and_then(Result::ok).unwrap_or_default();
                 let to = area.range(done as usize, bytes.len());
-                let copied = to.and_then(|to| to.copy_from_and_prefetch(bytes, ahead));
+                let copied = to.and_then(|to| pieces.copy(to, bytes, ahead));
                 copied.ok_or(Violation::Area)?;
                 done += bytes.len() as u32;
                 this = next;
+            }
+            if done == len {
+                self.copier.finish(pieces);
             }
             if let (true, Some(Err(error))) = (done < len, this) {
                 outcome = Err(error);
