@@ -101,7 +101,7 @@ const SUITES: &[&str] = &[
     "crates/tare run",
 ];
 
-/// Left out when every test program runs under one condition: hours of simulated runs, which depend
+/// Left out when every test program runs under conditions: hours of simulated runs, which depend
 /// on nothing outside.
 const LEFT_OUT: &str = "crates/lab instrument";
 
@@ -124,13 +124,13 @@ pub(crate) fn short(all: &[Binary]) -> Result<Vec<Job>, String> {
     Ok(jobs)
 }
 
-/// Every test under one condition.
-pub(crate) fn one(name: &str, all: &[Binary]) -> Result<(), String> {
-    if name == "path" {
+/// Every test under all of these conditions at once.
+pub(crate) fn every_test(names: &[&str], all: &[Binary]) -> Result<(), String> {
+    if names == ["path"] {
         return odd_path();
     }
     let every = all.iter().filter(|binary| binary.name != LEFT_OUT);
-    jobs::run(under(&[name], &every.collect::<Vec<_>>())?)
+    jobs::run(under(names, &every.collect::<Vec<_>>())?)
 }
 
 fn under(names: &[&str], binaries: &[&Binary]) -> Result<Vec<Job>, String> {

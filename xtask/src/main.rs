@@ -31,9 +31,9 @@ The project's development tasks.
   cargo xtask book     build the guide in docs/ into docs/book
   cargo xtask emulated the tests that depend on the processor, on emulated ones (in `test`, too);
                        with the word aarch64, the cipher's on that alone
-  cargo xtask conditions [NAME]
+  cargo xtask conditions [NAME…]
                        a part of the tests under ignored signals, odd umasks, locales, a read-only /tmp, … (in `test`, too);
-                       with the name of one condition, every test under it
+                       with names of conditions, every test under all of these at once
   cargo xtask interop  the gateway against Linux's own IPsec in a guest under QEMU, and `tare guest` (in `test`, too)
   cargo xtask references gateway [ROUNDS [SECONDS]]
                        TCP through the gateway beside boringtun and wireguard-go, which it installs (7 rounds of 4 s)
@@ -65,7 +65,9 @@ fn main() -> ExitCode {
             .and_then(|()| processors::report(None)),
         ["emulated", "aarch64"] => aarch64::jobs().and_then(jobs::run),
         ["conditions"] => binaries::build().and_then(|all| jobs::run(conditions::short(&all)?)),
-        ["conditions", name] => binaries::build().and_then(|all| conditions::one(name, &all)),
+        ["conditions", ref names @ ..] => {
+            binaries::build().and_then(|all| conditions::every_test(names, &all))
+        }
         ["interop"] => packages::provide()
             .and_then(|()| binaries::build())
             .and_then(|all| interop::jobs(&all))
