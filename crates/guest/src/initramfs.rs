@@ -289,7 +289,8 @@ mod tests {
         let bytes = read(&own).unwrap();
         let cut = loaded(bytes.clone());
         assert!(cut.len() < bytes.len());
-        let folder = tempfile::tempdir().unwrap();
+        // Programs may run where this one does; below /tmp perhaps not.
+        let folder = tempfile::tempdir_in(own.parent().unwrap()).unwrap();
         let path = folder.path().join("cut");
         fs::write(&path, &cut).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

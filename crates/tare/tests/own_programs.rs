@@ -196,6 +196,11 @@ fn records(run: &Path) -> Vec<Value> {
         .collect()
 }
 
+/// A folder in which programs run, which they perhaps do not below /tmp.
+fn runs_programs() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
 /// A run of `./tool` in `here`, of which the last four records are cut off again.
 fn half_a_run(here: &Path) {
     fs::create_dir(here).unwrap();
@@ -218,7 +223,7 @@ fn half_a_run(here: &Path) {
 
 #[test]
 fn a_run_that_is_resumed_elsewhere_goes_on_in_the_folder_where_it_began() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = runs_programs();
     let here = folder.path().join("here");
     half_a_run(&here);
     let resumed = tare(folder.path(), &["run", "--resume", "here/r"]);
@@ -241,7 +246,7 @@ fn a_run_that_is_resumed_elsewhere_goes_on_in_the_folder_where_it_began() {
 
 #[test]
 fn a_run_whose_measured_cell_cannot_run_any_more_is_not_resumed_and_not_harmed() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = runs_programs();
     let here = folder.path().join("here");
     half_a_run(&here);
     fs::rename(here.join("tool"), here.join("tool.away")).unwrap();
