@@ -316,13 +316,15 @@ fn a_program_that_is_absent_is_not_testable_with_its_package() {
 
 /// A trial of Redis with a script of that name in place of redis-benchmark.
 fn redis_trial(script: &str, folder: &Path) -> Trial {
-    let program = folder.join("redis-benchmark");
+    // Below /tmp perhaps no program may run.
+    let programs = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let program = programs.path().join("redis-benchmark");
     fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
     let mut permissions = fs::metadata(&program).unwrap().permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
     fs::set_permissions(&program, permissions).unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{path}", folder.display());
+    let path = format!("{}:{path}", programs.path().display());
     let parameters =
         r#"{"server":"redis-server","generator":"redis-benchmark","keys":10,"duration":"100 ms"}"#;
     trial(parameters, Some((&path, folder)))
