@@ -8,6 +8,41 @@ pub(crate) const BLOCK: usize = 64;
 /// many lines as the processor can wait for.
 pub(crate) const AHEAD: usize = 8 * BLOCK;
 
+/// The loop of a copy of `blocks` times 64 bytes, with the instruction that stores, and one for the
+/// end. It prefetches a block at `ahead` for each.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+macro_rules! copy_loop {
+    ($store:literal, $end:literal, $blocks:expr, $from:expr, $to:expr, $ahead:expr) => {
+        std::arch::asm!(
+            "2:",
+            "prefetcht0 [{ahead}]",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            concat!($store, " [{to}], {a}"),
+            concat!($store, " [{to} + 16], {b}"),
+            concat!($store, " [{to} + 32], {c}"),
+            concat!($store, " [{to} + 48], {d}"),
+            "add {ahead}, 64",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {n}",
+            "jnz 2b",
+            $end,
+            n = inout(reg) $blocks => _,
+            ahead = inout(reg) $ahead => _,
+            from = inout(reg) $from => _,
+            to = inout(reg) $to => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        )
+    };
+}
+
 /// Copies the whole blocks of the first `len` bytes, each byte loaded once and stored once; returns
 /// how many bytes that are. For each block it prefetches one at `ahead`, which may be any address.
 ///
@@ -30,32 +65,7 @@ pub(crate) unsafe fn blocks(from: *const u8, to: *mut u8, len: usize, ahead: *co
     // which the caller vouches. SSE2 is a part of x86-64; a prefetch of any address has no effect
     // but on the caches. All registers that change are named.
     unsafe {
-        std::arch::asm!(
-            "2:",
-            "prefetcht0 [{ahead}]",
-            "movups {a}, [{from}]",
-            "movups {b}, [{from} + 16]",
-            "movups {c}, [{from} + 32]",
-            "movups {d}, [{from} + 48]",
-            "movups [{to}], {a}",
-            "movups [{to} + 16], {b}",
-            "movups [{to} + 32], {c}",
-            "movups [{to} + 48], {d}",
-            "add {ahead}, 64",
-            "add {from}, 64",
-            "add {to}, 64",
-            "dec {n}",
-            "jnz 2b",
-            n = inout(reg) blocks => _,
-            ahead = inout(reg) ahead => _,
-            from = inout(reg) from => _,
-            to = inout(reg) to => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack),
-        );
+        copy_loop!("movups", "", blocks, from, to, ahead);
     }
     blocks * BLOCK
 }
@@ -80,33 +90,7 @@ pub(crate) unsafe fn stream_blocks(
     // SAFETY: as in `blocks`; the stores are aligned since `to` is. The fence orders them, which
     // the processor does not by itself.
     unsafe {
-        std::arch::asm!(
-            "2:",
-            "prefetcht0 [{ahead}]",
-            "movups {a}, [{from}]",
-            "movups {b}, [{from} + 16]",
-            "movups {c}, [{from} + 32]",
-            "movups {d}, [{from} + 48]",
-            "movntps [{to}], {a}",
-            "movntps [{to} + 16], {b}",
-            "movntps [{to} + 32], {c}",
-            "movntps [{to} + 48], {d}",
-            "add {ahead}, 64",
-            "add {from}, 64",
-            "add {to}, 64",
-            "dec {n}",
-            "jnz 2b",
-            "sfence",
-            n = inout(reg) blocks => _,
-            ahead = inout(reg) ahead => _,
-            from = inout(reg) from => _,
-            to = inout(reg) to => _,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            options(nostack),
-        );
+        copy_loop!("movntps", "sfence", blocks, from, to, ahead);
     }
     blocks * BLOCK
 }
