@@ -10,7 +10,8 @@
 //! - `raw copy`: one process copies 64 KiB after 64 KiB from private memory into 16 slots of shared
 //!   memory, the other one from there into private memory, both by the C library's `memcpy`; from
 //!   the same 64 KiB each time, or cold, from random blocks of as much memory as there are pages,
-//!   up to 1 GiB. `slots alone` is the same by the copy that the transport has: its limit.
+//!   up to 1 GiB. `slots alone` is the same by the copy that the transport has for
+//!   stores into the caches: its limit where it does not store past them.
 //!
 //! A CASE is the beginning of the name of a group: `line`, `batched`, `sessions`, `storm`, `bulk`.
 //! There are 2^ORDER_MAX pages of 4 KiB, 4 GiB unless it is said otherwise; `line`, `sessions` and
