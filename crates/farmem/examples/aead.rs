@@ -20,8 +20,8 @@ const READS: usize = 20_000;
 fn main() {
     println!("16-byte read: client, node, client; processor time of one thread, {ROUNDS} rounds");
     for spaces in [1, 1000, 10_000, 100_000] {
-        let plain = &mut Pair::new(Authentication::None, spaces, 32 << 10);
-        let aead = &mut Pair::new(authentication(1), spaces, 32 << 10);
+        let plain = &mut Pair::new(Authentication::None, spaces, 64 << 10);
+        let aead = &mut Pair::new(authentication(1), spaces, 64 << 10);
         let (mut plains, mut extras) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let (without, with) = (plain.round(), aead.round());
@@ -35,7 +35,7 @@ fn main() {
         );
     }
     // Room for the keys of fewer spaces than there are: the node derives them for each request.
-    let few = &mut Pair::new(authentication(3), 1000, 32 << 10);
+    let few = &mut Pair::new(authentication(3), 1000, 64 << 10);
     let none = &mut Pair::new(authentication(5), 1000, 4);
     let mut extras: Vec<f64> = (0..ROUNDS)
         .map(|_| {
@@ -44,7 +44,7 @@ fn main() {
         })
         .collect();
     println!(
-        "keys of both directions derived: {} more",
+        "keys derived for each message: {} more",
         spread(&mut extras)
     );
     let mut forged = few.forged();

@@ -53,13 +53,6 @@ impl Direction {
             _ => Direction::Response,
         }
     }
-
-    pub(super) fn reverse(self) -> Direction {
-        match self {
-            Direction::Request => Direction::Response,
-            Direction::Response => Direction::Request,
-        }
-    }
 }
 
 /// The reason why bytes are not a message.

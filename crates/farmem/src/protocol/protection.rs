@@ -38,7 +38,7 @@ impl Authentication {
 const CHECKSUM_LEN: usize = 8;
 
 /// The number of spaces whose expanded keys are kept at hand unless settings say otherwise.
-pub(super) const KEYS_MAX: usize = 32 << 10;
+pub(super) const KEYS_MAX: usize = 64 << 10;
 
 /// The protection of the messages of a client or a node, with its keys: what makes messages of
 /// bytes, and bytes of messages.

@@ -8,7 +8,6 @@ use blake2::Blake2sMac256;
 use data_encoding::BASE64URL_NOPAD;
 use zeroize::{zeroize_stack, Zeroize, Zeroizing};
 
-use super::super::message::Direction;
 use crate::operation::SpaceId;
 
 /// The secret of a node, from which the keys of all its spaces are derived. It is wiped on drop.
@@ -47,8 +46,7 @@ type Bytes = Box<Zeroizing<[u8; 32]>>;
 /// The inputs that keep keys for different purposes apart. All have one length.
 mod label {
     pub(super) const SPACE: &[u8; 16] = b"farmem/1 space  ";
-    pub(super) const REQUEST: &[u8; 16] = b"farmem/1 request";
-    pub(super) const RESPONSE: &[u8; 16] = b"farmem/1 respons";
+    pub(super) const MESSAGE: &[u8; 16] = b"farmem/1 message";
     pub(super) const CHECK: &[u8; 16] = b"farmem/1 check  ";
 }
 
@@ -110,13 +108,9 @@ impl Capability {
         difference == 0
     }
 
-    /// Derives the key for messages of an epoch and a direction.
-    pub(super) fn key(&self, epoch: u64, direction: Direction) -> Bytes {
-        let label = match direction {
-            Direction::Request => label::REQUEST,
-            Direction::Response => label::RESPONSE,
-        };
-        derive(&self.key, label, [epoch, self.space.0])
+    /// Derives the key for messages of an epoch.
+    pub(super) fn key(&self, epoch: u64) -> Bytes {
+        derive(&self.key, label::MESSAGE, [epoch, self.space.0])
     }
 }
 
@@ -283,15 +277,11 @@ mod tests {
         (0..32).for_each(|n| bytes[n] = n as u8);
         let capability = Secret::new(&bytes).capability(SpaceId(7));
         assert_eq!(hex(&capability.key), KNOWN[0]);
-        let request = capability.key(0x1234, Direction::Request);
-        assert_eq!(hex(&request), KNOWN[1]);
-        let response = capability.key(0x1234, Direction::Response);
-        assert_eq!(hex(&response), KNOWN[2]);
+        assert_eq!(hex(&capability.key(0x1234)), KNOWN[1]);
     }
 
-    const KNOWN: [&str; 3] = [
+    const KNOWN: [&str; 2] = [
         "99208abff6e306e267f50123b59c9345d49adbefa163656d39364d5cdaa8809c",
-        "7aeb74834fad2d68b468248c46a2ac0386e776ab280a64b8207321946c4a2a42",
-        "b5ba2e49a2a6e3fbc260c41edd4057df2a2bd46d8c13af754a8e0cd24ff11a99",
+        "3c992fd740d4d7175560a54d356916bcb4e75e33f5ff43a84fb26baa8c09c4eb",
     ];
 }

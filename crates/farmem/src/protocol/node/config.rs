@@ -16,8 +16,8 @@ pub struct NodeConfig {
     /// The protection of every message. With [`Authentication::Aead`] the node needs
     /// [`Node::set_secret`](super::Node::set_secret).
     pub authentication: Authentication,
-    /// The number of spaces whose expanded keys are kept, with 2 KiB each that is allocated when
-    /// it is needed. Those of eight times as many are kept as they were derived, with 150 bytes
+    /// The number of spaces whose expanded keys are kept, with 1 KiB each that is allocated when
+    /// it is needed. Those of eight times as many are kept as they were derived, with 128 bytes
     /// each, and expanded at each message of these spaces; those of still others are derived at
     /// each. Up to half of either number, 2 of 100 spaces at most have to share.
     pub keys_max: usize,
