@@ -190,8 +190,12 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         self.note_intervals(Instant::now());
         self.end_interval(true);
         self.count_unissued();
+        let unanswered = self.record.in_flight();
+        self.record.timed_out += unanswered;
+        if unanswered > 0 && !self.trial.is_stopped() {
+            self.note_no_response();
+        }
         self.record.latency = self.total;
-        self.record.timed_out += self.record.in_flight();
         let (start, end) = (cpu_start.unwrap_or_default(), cpu_end.unwrap_or_default());
         self.record.cpu = end.saturating_sub(start);
         self.record.duration = self.end.since(self.measured);
@@ -446,8 +450,8 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
                 continue;
             }
             self.record.timed_out += measured(&connection.session.reopen());
-            let error = || format!("no response within {timeout:?}");
-            self.record.first_error.get_or_insert_with(error);
+            self.note_no_response();
+            let connection = &mut self.connections[n];
             let answers = self.record.served_in_all > 0 || connection.openings < OPENINGS_MAX;
             if P::wire() == Wire::Datagrams && answers {
                 // A datagram may be lost; the socket is as good as before.
@@ -460,6 +464,12 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
             }
         }
         Ok(())
+    }
+
+    fn note_no_response(&mut self) {
+        let timeout = self.trial.options.timeout;
+        let error = || format!("no response within {timeout:?}");
+        self.record.first_error.get_or_insert_with(error);
     }
 
     fn work(&mut self, n: usize, flags: EventFlags) -> Result<(), Error> {

@@ -281,6 +281,25 @@ fn a_lost_datagram_is_a_request_that_timed_out_and_nothing_else() {
     }
 }
 
+/// The trial is over before the next look at what has timed out.
+#[test]
+fn a_request_without_a_response_at_the_end_is_an_error_too() {
+    let udp = Udp::new(MemcachedText::default());
+    let (target, _) = udp_server(1, u64::MAX);
+    for timeout in [1, 5, 20] {
+        let options = Options {
+            connections: 1,
+            requests: Some(1),
+            timeout: Duration::from_millis(timeout),
+            ..options()
+        };
+        let record = run(&target, &udp, &options, &AtomicBool::new(false)).unwrap();
+        assert_eq!((record.issued, record.timed_out), (1, 1), "{record:?}");
+        let error = record.first_error.unwrap();
+        assert!(error.contains("no response within"), "{error}");
+    }
+}
+
 #[test]
 fn a_udp_server_that_is_absent_or_silent_is_an_error() {
     let udp = Udp::new(MemcachedText::default());
