@@ -259,9 +259,12 @@ fn a_stopped_server_is_in_the_percentiles_of_an_open_loop_and_not_of_a_closed_on
         // which percentiles mean something.
         let mut tries = (0..15).map(|_| trial(&parameters, None));
         let is_held_up = |trial: &Trial| {
-            let of_expected = trial.values.get("p999_of_expected");
+            let of_expected = ["p99_of_expected", "p999_of_expected"];
+            let mut of_expected = of_expected
+                .iter()
+                .filter_map(|name| trial.values.get(*name));
             let is_slow = trial.counters.get("scheduled").is_some_and(|n| *n <= 25);
-            is_slow || of_expected.is_some_and(|ratio| *ratio >= 1.2)
+            is_slow || of_expected.any(|ratio| *ratio >= 1.2)
         };
         let found = tries.find(|trial| trial.error.is_none() && !is_held_up(trial));
         found.expect("one trial of fifteen that a busy machine does not hold up")
