@@ -146,7 +146,17 @@ impl Guest {
         };
         guest.monitor = match Monitor::new(monitor, began + limit) {
             Ok(monitor) => Some(monitor),
-            Err(error) => return Err(guest.reason().unwrap_or(error)),
+            Err(error) => {
+                let error = match began.elapsed() < limit {
+                    true => error,
+                    false => {
+                        let mut last = guest.console.last();
+                        last.0.push(format!("({error})"));
+                        Error::Deadline(limit, last)
+                    }
+                };
+                return Err(guest.reason().unwrap_or(error));
+            }
         };
         guest.evidence = guest.ready(began + limit, limit)?;
         guest.boot_time = began.elapsed();
