@@ -99,7 +99,8 @@ impl Aead {
         self.secret.is_some() || self.capabilities.contains_key(&space)
     }
 
-    /// Decrypts a whole message in place if it is authentic; else its encrypted part is wiped.
+    /// Decrypts a whole message in place if it is authentic; else its encrypted part is left as it
+    /// was, or wiped.
     #[inline]
     pub(super) fn open(
         &mut self,
