@@ -125,6 +125,13 @@ pub(crate) fn chosen(
     Ok(chosen)
 }
 
+/// Returns true if each of the words by which `chosen` was chosen names a whole suite, or [`ALL`].
+pub(crate) fn are_suites(words: &[String], chosen: &[Experiment]) -> bool {
+    words
+        .iter()
+        .all(|word| word == ALL || chosen.iter().any(|experiment| experiment.suite() == word))
+}
+
 fn from_file(
     word: &str,
     size: Size,
@@ -183,4 +190,31 @@ pub(crate) fn parse(
         }
         anyhow!(lines)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_are_told_from_experiments_and_files() {
+        let drivers = systems::all();
+        for (words, expected) in [
+            (&["all"][..], true),
+            (&["clio"], true),
+            (&["rdrand", "gcm"], true),
+            (&["rdrand/size"], false),
+            (&["rdrand", "gcm/race"], false),
+        ] {
+            let words: Vec<String> = words.iter().map(|&word| word.into()).collect();
+            let chosen = chosen(&words, Size::Quick, &drivers).unwrap();
+            assert_eq!(are_suites(&words, &chosen), expected, "{words:?}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rdrand.toml");
+        std::fs::write(&file, EMBEDDED[0].1).unwrap();
+        let words = [file.display().to_string()];
+        let chosen = chosen(&words, Size::Quick, &drivers).unwrap();
+        assert!(!are_suites(&words, &chosen));
+    }
 }

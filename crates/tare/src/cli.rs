@@ -125,7 +125,7 @@ pub(crate) struct Run {
     pub(crate) rounds: Option<u32>,
     /// The time that the run may take, such as "90 s" or "10 min": after the first round, which
     /// always runs, no round begins that would not end in it [default: 60 s for the tour, 15 %
-    /// more than its forecast for `all`, otherwise none]
+    /// more than its forecast for suites and `all`, otherwise none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) budget: Option<Duration>,
     /// The seed of every shuffle [default: drawn from the operating system]

@@ -97,7 +97,7 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
         (Some(budget), _) => Some(budget),
         (None, Some(_)) => None,
         (None, None) if is_tour => Some(tour::BUDGET),
-        (None, None) if arguments.experiments == [catalog::ALL] => {
+        (None, None) if catalog::are_suites(&arguments.experiments, &experiments) => {
             forecast::of(&experiments, drivers).map(forecast::budget)
         }
         (None, None) => None,
