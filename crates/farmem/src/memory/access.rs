@@ -162,9 +162,12 @@ impl<M: Bytes> Store<M> {
         let len = u64::from(checked_len(address, len as usize)?);
         if self.kept.is_some() {
             // What is kept is told of the bytes before the first of them is written.
-            let mut data = vec![0; len as usize];
+            let mut data = self.gathering();
+            data.resize(len as usize, 0);
             fill(&mut data);
-            return self.write(space, address, &data);
+            let written = self.write(space, address, &data);
+            self.set_gathering(data);
+            return written;
         }
         // Nearly always all pages are there, and mostly it is one: then these are the only lookups.
         if let Some(entry) = self.find(space, address) {

@@ -35,7 +35,7 @@ pub use message::{
     RESPONSE_HEADER, SEGMENT_MIN, VERSION,
 };
 pub(crate) use node::DATAGRAM_MIN;
-pub use node::{Execute, Node, NodeConfig, NodeCounters};
+pub use node::{Execute, Node, NodeConfig, NodeCounters, Pieces};
 pub use protection::{Authentication, Protection};
 
 /// The horizon of a node in timeouts of its clients: one for the operation, one for copies of its

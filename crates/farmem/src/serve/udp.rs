@@ -135,16 +135,20 @@ impl<S: Execute> Source<S> for UdpSource {
                 let now = self.socket.now();
                 // Long answers leave before the others are made: the client can read them
                 // meanwhile, and they are still in the cache.
+                let mut pieces = node.pieces(&mut self.buffer);
                 while done < self.arrived.len() && self.replies.bytes() < SEND_BYTES {
                     let first = self.replies.len();
                     let piece = &mut self.arrived[done].0;
-                    let bytes = &mut self.buffer[piece.clone()];
-                    piece.start += node.receive_some(now, bytes, &mut self.replies, SEND_BYTES);
+                    piece.start +=
+                        pieces.receive(now, piece.clone(), &mut self.replies, SEND_BYTES);
                     self.answers.push(first..self.replies.len());
                     if piece.start < piece.end {
                         break;
                     }
                     done += 1;
+                }
+                if done == self.arrived.len() {
+                    pieces.give();
                 }
             }
             let mut answers = self.answers.iter().peekable();

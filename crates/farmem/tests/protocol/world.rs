@@ -176,6 +176,7 @@ pub(crate) struct Server<S> {
     pub(crate) node: MemoryNode<S>,
     pub(crate) corruption: Corruption,
     replies: Datagrams,
+    received: u64,
 }
 
 impl<S: Execute + 'static> Server<S> {
@@ -184,6 +185,7 @@ impl<S: Execute + 'static> Server<S> {
             node: memory_node(config, store),
             corruption,
             replies: Datagrams::default(),
+            received: 0,
         }
     }
 }
@@ -199,7 +201,25 @@ impl<S: Execute + 'static> Node for Server<S> {
         out: &mut Outbox<Vec<u8>>,
     ) {
         self.replies.clear();
-        self.node.receive(now, &mut message, &mut self.replies);
+        // Every second one as a part of a buffer that the node may keep.
+        self.received += 1;
+        if self.received.is_multiple_of(2) {
+            self.node.receive(now, &mut message, &mut self.replies);
+        } else {
+            let (start, len) = ((self.received % 64) as usize, message.len());
+            message.splice(..0, std::iter::repeat_n(0xee, start));
+            let mut buffer = message.into_boxed_slice();
+            {
+                let mut pieces = self.node.pieces(&mut buffer);
+                let range = start..start + len;
+                let taken = pieces.receive(now, range, &mut self.replies, usize::MAX);
+                assert_eq!(taken, len);
+                if !self.received.is_multiple_of(7) {
+                    pieces.give();
+                }
+            }
+            buffer.fill(0xdd);
+        }
         for datagram in self.replies.iter() {
             out.send(interface, self.corruption.pass(datagram));
         }

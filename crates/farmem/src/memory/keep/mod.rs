@@ -25,6 +25,9 @@ pub use log::WHOLE_WRITE_MAX;
 use log::{Log, Opened};
 pub(super) use record::Record;
 
+/// The longest memory for a write in parts that is not given back to the system, in bytes.
+const GATHERING_MAX: usize = 1 << 20;
+
 /// Tokens that a record sets aside.
 const TOKENS: u64 = 1 << 20;
 
@@ -147,6 +150,18 @@ impl From<tare_memory::Error> for KeepError {
 pub(super) struct Kept<M> {
     log: Log<M>,
     token: u64,
+    /// Memory for the data of a write that comes in parts.
+    gathering: Vec<u8>,
+}
+
+impl<M> Kept<M> {
+    fn new(log: Log<M>, token: u64) -> Kept<M> {
+        Kept {
+            log,
+            token,
+            gathering: Vec::new(),
+        }
+    }
 }
 
 impl Store<Mapping> {
@@ -218,7 +233,7 @@ impl<M: Bytes> Store<M> {
                 let table = Table::new(table, frames, config.key);
                 let mut store = Store::of(config, table, Pool::new(pool));
                 let token = config.last_token;
-                let mut kept = Kept { log, token };
+                let mut kept = Kept::new(log, token);
                 kept.log.finish();
                 store.kept = Some(kept);
                 let is_new = true;
@@ -286,6 +301,21 @@ impl<M: Bytes> Store<M> {
             if data.len() <= WHOLE_WRITE_MAX {
                 kept.log.begin_write(space, at, data);
             }
+        }
+    }
+
+    /// Returns empty memory for the data of a write that comes in parts.
+    pub(super) fn gathering(&mut self) -> Vec<u8> {
+        let kept = self.kept.as_mut();
+        kept.map(|kept| std::mem::take(&mut kept.gathering))
+            .unwrap_or_default()
+    }
+
+    /// Takes it back, for the next one, unless it is long.
+    pub(super) fn set_gathering(&mut self, mut data: Vec<u8>) {
+        data.clear();
+        if let (Some(kept), true) = (&mut self.kept, data.capacity() <= GATHERING_MAX) {
+            kept.gathering = data;
         }
     }
 

@@ -30,7 +30,7 @@ impl<M: Bytes> Store<M> {
         }
         let token = self.locks.last_token();
         log.compact(|each| self.each_record(token, each));
-        self.kept = Some(Kept { log, token });
+        self.kept = Some(Kept::new(log, token));
         let restored = Restored {
             is_new: false,
             dropped,

@@ -3,6 +3,8 @@
 mod assembly;
 mod config;
 mod execute;
+mod held;
+mod pieces;
 mod records;
 
 use std::time::Duration;
@@ -12,6 +14,8 @@ use tare_sim::Instant;
 use self::assembly::{Arrival, Assemblies};
 pub use self::config::{NodeConfig, NodeCounters};
 pub use self::execute::Execute;
+use self::held::Place;
+pub use self::pieces::Pieces;
 use self::records::Records;
 use super::aead::Secret;
 use super::codec::{self, code, status};
@@ -135,12 +139,35 @@ impl<S: Execute> Node<S> {
         replies: &mut Datagrams,
         enough: usize,
     ) -> usize {
+        self.receive_from(now, datagram, 0, false, replies, enough)
+    }
+
+    /// Takes datagrams from pieces of a buffer, which it may keep in the end.
+    pub fn pieces<'a>(&'a mut self, buffer: &'a mut Box<[u8]>) -> Pieces<'a, S> {
+        Pieces::new(self, buffer)
+    }
+
+    /// Takes the messages of a buffer that begin at `start`. Segments stay in it if it `holds`
+    /// them. Returns the bytes that were taken.
+    #[inline]
+    fn receive_from(
+        &mut self,
+        now: Instant,
+        buffer: &mut [u8],
+        start: usize,
+        holds: bool,
+        replies: &mut Datagrams,
+        enough: usize,
+    ) -> usize {
         let now = self.advance(now);
         self.shared_bytes = DATAGRAM_MIN;
-        let len = datagram.len();
-        let rest = self.take(now, datagram, replies, enough);
+        let mut received = None;
+        let end = self.take(now, buffer, start, holds, replies, enough, &mut received);
+        if received.is_some() {
+            self.acknowledge(now, &mut received, replies);
+        }
         replies.end();
-        len - rest
+        end - start
     }
 
     /// Returns the time, which does not run backwards.
@@ -151,66 +178,63 @@ impl<S: Execute> Node<S> {
         self.latest
     }
 
-    /// Returns the bytes that it left for later.
+    /// [`Node::receive_from`] without the answer to the last segments; returns where it ended.
+    #[inline(always)]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "those of its only caller, in registers"
+    )]
     fn take(
         &mut self,
         now: Instant,
-        datagram: &mut [u8],
-        replies: &mut Datagrams,
-        enough: usize,
-    ) -> usize {
-        let mut received = None;
-        let rest = self.take_requests(now, datagram, replies, enough, &mut received);
-        if received.is_some() {
-            self.acknowledge(now, &mut received, replies);
-        }
-        rest
-    }
-
-    /// The same without the answer to the last segments.
-    #[inline(always)]
-    fn take_requests(
-        &mut self,
-        now: Instant,
-        mut datagram: &mut [u8],
+        buffer: &mut [u8],
+        start: usize,
+        holds: bool,
         replies: &mut Datagrams,
         enough: usize,
         received: &mut Option<Received>,
     ) -> usize {
+        let (mut at, end) = (start, buffer.len());
         let mut ahead = 0;
-        while !datagram.is_empty() {
+        while at < end {
             if replies.bytes() >= enough {
-                return datagram.len();
+                return at;
             }
+            let (before, rest) = buffer.split_at_mut(at);
             if ahead == 0 {
-                ahead = self.prefetch(datagram);
+                ahead = self.prefetch(rest);
             }
             ahead -= 1;
-            let request = match Request::parse(datagram, &mut self.protection) {
+            let request = match Request::parse(rest, &mut self.protection) {
                 Ok((request, rest)) => {
-                    datagram = rest;
+                    at = end - rest.len();
                     request
                 }
                 Err(Malformed::Unauthenticated) => {
                     self.counters.unauthenticated += 1;
-                    return 0;
+                    return end;
                 }
                 Err(_) => {
                     self.counters.malformed += 1;
-                    return 0;
+                    return end;
                 }
             };
             self.counters.requests += 1;
+            let place = holds.then(|| Place {
+                before,
+                body_at: at - self.protection.trailer_len() - request.body.len(),
+            });
             if let Some(last) = received {
                 if !last.goes_on(&request) {
                     self.acknowledge(now, received, replies);
-                } else if self.is_kept_like(last, &request) {
+                } else if self.is_kept_like(last, &request, place) {
                     (last.id, last.count) = (request.id, last.count + 1);
                     continue;
                 }
             }
             let mut start = Response::begin(&self.protection, &mut replies.bytes);
-            let Ok((status, value)) = self.answer(now, &request, &mut replies.bytes) else {
+            let answered = self.answer(now, &request, place, &mut replies.bytes);
+            let Ok((status, value)) = answered else {
                 self.counters.malformed += 1;
                 replies.bytes.truncate(start);
                 continue;
@@ -237,18 +261,23 @@ impl<S: Execute> Node<S> {
                 replies,
             );
         }
-        0
+        end
     }
 
     /// Keeps the next segment of the same write, for which everything is as it was for the one
     /// before; returns false if that is not certain, or it is the last one missing.
     #[inline]
-    fn is_kept_like(&mut self, last: &Received, request: &Request<'_>) -> bool {
+    fn is_kept_like(
+        &mut self,
+        last: &Received,
+        request: &Request<'_>,
+        place: Option<Place<'_>>,
+    ) -> bool {
         // With the same send time it is neither too old nor from the future, at the same moment.
         request.code == code::WRITE
             && request.epoch == self.config.epoch
             && request.sent_ns == last.sent_ns
-            && self.assemblies.keep(request)
+            && self.assemblies.keep(request, place)
     }
 
     /// Answers segments, if there are any, in one response.
@@ -337,12 +366,14 @@ impl<S: Execute> Node<S> {
         requests.max(1)
     }
 
-    /// The status and the value of the answer to a request; its body is appended to `out`.
+    /// The status and the value of the answer to a request; its body is appended to `out`. A
+    /// segment with a place may stay there.
     #[inline]
     fn answer(
         &mut self,
         now: Instant,
         request: &Request<'_>,
+        place: Option<Place<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<(u8, u64), Malformed> {
         let head = RESPONSE_HEADER + self.config.authentication.trailer_len();
@@ -378,7 +409,7 @@ impl<S: Execute> Node<S> {
             }
             return Ok(self.execute(now, request.space, &operation, out));
         }
-        self.answer_once(now, request, out)
+        self.answer_once(now, request, place, out)
     }
 
     /// Runs an operation unless it was run, or may have been run and forgotten.
@@ -391,6 +422,7 @@ impl<S: Execute> Node<S> {
         &mut self,
         now: Instant,
         request: &Request<'_>,
+        place: Option<Place<'_>>,
         out: &mut Vec<u8>,
     ) -> Result<(u8, u64), Malformed> {
         let now_ns = now.as_nanos();
@@ -424,7 +456,8 @@ impl<S: Execute> Node<S> {
             if request.code != code::WRITE {
                 return Err(Malformed::Code);
             }
-            let data = match self.assemblies.receive(request, expires_ns, has_room)? {
+            let arrival = (self.assemblies).receive(request, place, expires_ns, has_room)?;
+            let data = match arrival {
                 Arrival::Kept => return Ok((status::RECEIVED, 0)),
                 Arrival::Refused | Arrival::NoRoom => {
                     self.counters.busy += 1;
@@ -435,13 +468,28 @@ impl<S: Execute> Node<S> {
                     data
                 }
             };
-            let operation = codec::decode(request, &data)?;
-            let outcome = self.execute(now, request.space, &operation, out);
-            self.assemblies.recycle(data);
-            outcome
+            if data.is_empty() {
+                self.write_held(now, request, place.map_or(&[], |place| place.before))
+            } else {
+                let operation = codec::decode(request, &data)?;
+                let outcome = self.execute(now, request.space, &operation, out);
+                self.assemblies.recycle(data);
+                outcome
+            }
         };
         self.records.insert(key, expires_ns, outcome);
         Ok(outcome)
+    }
+
+    /// Runs a write of which the segments are where they arrived; this request has the last one.
+    fn write_held(&mut self, now: Instant, request: &Request<'_>, before: &[u8]) -> (u8, u64) {
+        self.counters.executed += 1;
+        let Request { space, address, .. } = *request;
+        let (len, guard, store) = (request.length, request.guard, &mut self.store);
+        let outcome = self.assemblies.held().gather(before, request.body, |fill| {
+            store.write_with(now, space, address, len, guard, fill)
+        });
+        codec::encode_outcome(outcome)
     }
 
     fn execute(
