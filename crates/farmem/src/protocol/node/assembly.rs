@@ -426,6 +426,17 @@ mod tests {
         }
     }
 
+    /// Returns these segments in any order, with copies of some.
+    fn shuffled(mut offsets: Vec<u32>, copies: usize, random: &mut Random) -> Vec<u32> {
+        for _ in 0..copies {
+            offsets.push(offsets[random.below(offsets.len() as u64) as usize]);
+        }
+        for n in (1..offsets.len()).rev() {
+            offsets.swap(n, random.below(n as u64 + 1) as usize);
+        }
+        offsets
+    }
+
     proptest! {
         #[test]
         fn segments_in_any_order_and_number_of_copies_complete_once_with_every_byte(
@@ -435,13 +446,9 @@ mod tests {
             let mut random = Random::new(seed);
             let mut data = vec![0; length as usize];
             random.fill(&mut data);
-            let mut offsets: Vec<u32> = (0..length).step_by(512).collect();
-            for _ in 0..offsets.len() {
-                offsets.push(offsets[random.below(offsets.len() as u64) as usize]);
-            }
-            for n in (1..offsets.len()).rev() {
-                offsets.swap(n, random.below(n as u64 + 1) as usize);
-            }
+            let offsets: Vec<u32> = (0..length).step_by(512).collect();
+            let copies = offsets.len();
+            let offsets = shuffled(offsets, copies, &mut random);
             let last = offsets.iter().enumerate().filter(|(n, offset)| !offsets[..*n].contains(offset));
             let last = last.map(|(n, _)| n).max();
             let mut assemblies = Assemblies::new(1 << 20, 1 << 20);
@@ -468,12 +475,8 @@ mod tests {
             random.fill(&mut data);
             let mut offsets: Vec<u32> = (0..length).step_by(512).collect();
             let last = offsets.remove(random.below(offsets.len() as u64) as usize);
-            for _ in 0..offsets.len() / 4 {
-                offsets.push(offsets[random.below(offsets.len() as u64) as usize]);
-            }
-            for n in (1..offsets.len()).rev() {
-                offsets.swap(n, random.below(n as u64 + 1) as usize);
-            }
+            let copies = offsets.len() / 4;
+            let mut offsets = shuffled(offsets, copies, &mut random);
             offsets.push(last);
             let mut assemblies = Assemblies::new(1 << 20, 1 << 20);
             let mut offsets = offsets.into_iter().peekable();

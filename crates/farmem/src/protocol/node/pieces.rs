@@ -29,7 +29,7 @@ impl<'a, S: Execute> Pieces<'a, S> {
     /// Takes the datagrams in a range of the buffer, one behind the other, as [`Node::receive`]
     /// does, but ends before a message once the replies have `enough` bytes; returns the bytes that
     /// were taken. The rest is to be given to it as another range, so that long answers to many
-    /// requests leave as they are made.
+    /// requests leave as they are made. A range that is not within the buffer is passed over.
     #[inline]
     pub fn receive(
         &mut self,
@@ -38,7 +38,8 @@ impl<'a, S: Execute> Pieces<'a, S> {
         replies: &mut Datagrams,
         enough: usize,
     ) -> usize {
-        let Some(until) = self.buffer.get_mut(..range.end) else {
+        let until = self.buffer.get_mut(..range.end);
+        let Some(until) = until.filter(|_| !range.is_empty()) else {
             return range.len();
         };
         (self.node).receive_from(now, until, range.start, true, replies, enough)
