@@ -240,7 +240,7 @@ impl Assemblies {
     }
 
     /// Gives the recent write memory of its own, and copies its segments there.
-    #[cold]
+    #[inline(never)]
     fn copy_held(&mut self, present: &[u8]) {
         let Some((_, write)) = &mut self.recent else {
             return;
@@ -491,7 +491,7 @@ mod tests {
                     buffer[at..at + bytes.len()].copy_from_slice(bytes);
                     let (before, body) = buffer.split_at(at);
                     let request = segment(7, offset, length, &body[..bytes.len()]);
-                    // Some come another way, and another write may be between them.
+                    // Another write may be between them.
                     if random.below(8) == 0 {
                         let other = segment(8, 0, 1024, &before[..512.min(at)]);
                         let place = Place { before, body_at: 0 };
