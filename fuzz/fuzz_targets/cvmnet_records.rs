@@ -32,7 +32,9 @@ fn configs() -> &'static (Server, Client) {
 fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
     let (mut records, mut rest) = (Vec::new(), bytes);
     while let Some((header, _)) = rest.split_first_chunk::<{ Header::LEN }>() {
-        let Ok(header) = Header::parse(*header) else { break };
+        let Ok(header) = Header::parse(*header) else {
+            break;
+        };
         let len = (Header::LEN + header.body_len()).min(rest.len());
         let (record, after) = rest.split_at(len);
         records.push(record.to_vec());
@@ -52,7 +54,12 @@ fn open(to: &mut Session, record: &[u8], step: usize) -> Result<(Content, Vec<u8
     let header = Header::parse(*header)?;
     let shared = SharedMemory::create("record", body.len().max(1)).expect("memory");
     if !body.is_empty() {
-        shared.view().range(0, body.len()).expect("of this length").copy_from(body).expect("same");
+        shared
+            .view()
+            .range(0, body.len())
+            .expect("of this length")
+            .copy_from(body)
+            .expect("same");
     }
     let mut pieces = Vec::new();
     for at in (0..body.len()).step_by(step) {
@@ -74,7 +81,12 @@ fn seal(from: &mut Session, data: &[u8]) -> Result<Vec<u8>, Error> {
     let shared = SharedMemory::create("record", data.len() + OVERHEAD).expect("memory");
     let len = from.seal(&[data], Room::Shared(shared.view()))?;
     let mut record = vec![0; len];
-    shared.view().range(0, len).expect("within").copy_to(&mut record).expect("same");
+    shared
+        .view()
+        .range(0, len)
+        .expect("within")
+        .copy_to(&mut record)
+        .expect("same");
     Ok(record)
 }
 
@@ -122,10 +134,17 @@ fuzz_target!(|input: &[u8]| {
         if quiet == QUIET {
             break;
         }
-        let [kind, a, b, c, rest @ ..] = piece else { break };
+        let [kind, a, b, c, rest @ ..] = piece else {
+            break;
+        };
         let step = usize::from(*c) + 1;
         let len = usize::from(u16::from_le_bytes([*a, *b])) % (DATA_MAX + 1);
-        let data: Vec<u8> = rest.iter().copied().cycle().take(if rest.is_empty() { 0 } else { len }).collect();
+        let data: Vec<u8> = rest
+            .iter()
+            .copied()
+            .cycle()
+            .take(if rest.is_empty() { 0 } else { len })
+            .collect();
         let (record, is_right) = match kind % 8 {
             0..=2 => match seal(&mut peer, &data) {
                 Ok(record) => (record, true),
@@ -133,7 +152,9 @@ fuzz_target!(|input: &[u8]| {
             },
             // One bit is another.
             3 => {
-                let Ok(mut record) = seal(&mut peer, &data) else { break };
+                let Ok(mut record) = seal(&mut peer, &data) else {
+                    break;
+                };
                 let at = len % record.len();
                 record[at] ^= 1 << (c % 8);
                 is_missing = true;

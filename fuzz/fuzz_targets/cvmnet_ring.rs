@@ -47,31 +47,49 @@ fn use_chain(region: &Region, queue: &QueueLayout, id: u32, len: u32, step: u16)
     let place = queue.used + 4 + 8 * usize::from(index % queue.size);
     write(region, place, &id.to_le_bytes());
     write(region, place + 4, &len.to_le_bytes());
-    write(region, queue.used + 2, &index.wrapping_add(step).to_le_bytes());
+    write(
+        region,
+        queue.used + 2,
+        &index.wrapping_add(step).to_le_bytes(),
+    );
 }
 
 /// Resets the driver and starts it with an honest device, which then delivers one frame each way.
 fn serve(driver: &mut Driver<Off>, device: &mut Device<Memory>) {
     driver.reset();
     for _ in 0..3 {
-        device.poll(Instant::ZERO).expect("the guest's queues are usable");
+        device
+            .poll(Instant::ZERO)
+            .expect("the guest's queues are usable");
         if driver.start() == Ok(true) {
             break;
         }
     }
-    device.poll(Instant::ZERO).expect("the guest's queues are usable");
+    device
+        .poll(Instant::ZERO)
+        .expect("the guest's queues are usable");
     let frame = vec![9; 200];
-    device.frames().to_guest.push_back((frame.clone(), NetHeader::default()));
+    device
+        .frames()
+        .to_guest
+        .push_back((frame.clone(), NetHeader::default()));
     device.frames().from_guest.clear();
-    driver.send(&frame, [], &NetHeader::default()).expect("there is room");
+    driver
+        .send(&frame, [], &NetHeader::default())
+        .expect("there is room");
     driver.flush().expect("the device behaves");
-    device.poll(Instant::ZERO).expect("the guest's queues are usable");
+    device
+        .poll(Instant::ZERO)
+        .expect("the guest's queues are usable");
     let mut frames = Vec::new();
     driver.receive(&mut frames, 8).expect("the device behaves");
     assert_eq!(frames.len(), 1);
     let mut bytes = vec![0; 200];
     assert_eq!(frames[0].range.len(), 200);
-    frames[0].buffer.read(frames[0].range.start, &mut bytes).expect("200 bytes");
+    frames[0]
+        .buffer
+        .read(frames[0].range.start, &mut bytes)
+        .expect("200 bytes");
     assert_eq!(bytes, frame);
     assert_eq!(device.frames().from_guest, [(frame, NetHeader::default())]);
     driver.flush().expect("the device behaves");
@@ -90,18 +108,35 @@ fuzz_target!(|input: &[u8]| {
     let mut driver = Driver::new(guest, 0, Settings::default(), Off).expect("a driver");
     serve(&mut driver, &mut device);
     let fresh = FRESH.get_or_init(|| {
-        Variant::ALL.iter().map(|variant| fresh(&self::config(*variant))).collect()
+        Variant::ALL
+            .iter()
+            .map(|variant| fresh(&self::config(*variant)))
+            .collect()
     })[kind];
     let mut frames: Vec<Received> = Vec::new();
     let mut records: Vec<GuestBuffer> = Vec::new();
     for piece in input.chunks(16) {
-        let [kind, a, b, c, d, rest @ ..] = piece else { break };
+        let [kind, a, b, c, d, rest @ ..] = piece else {
+            break;
+        };
         let number = u32::from_le_bytes([*a, *b, *c, *d]);
         let queue = [layout.receive, layout.transmit][usize::from(kind >> 7)];
         match kind % 8 {
             // An element as an honest device would write it, nearly.
-            0 | 1 => use_chain(&host, &queue, u32::from(*a) % 70, u32::from(*b) << (c % 12), 1),
-            2 => use_chain(&host, &queue, number, u32::from(rest.first().copied().unwrap_or(0)), u16::from(*d)),
+            0 | 1 => use_chain(
+                &host,
+                &queue,
+                u32::from(*a) % 70,
+                u32::from(*b) << (c % 12),
+                1,
+            ),
+            2 => use_chain(
+                &host,
+                &queue,
+                number,
+                u32::from(rest.first().copied().unwrap_or(0)),
+                u16::from(*d),
+            ),
             3 => write(&host, number as usize % host.layout().len(), rest),
             4 => write(&host, queue.descriptors + number as usize % 4096, rest),
             5 => {
@@ -110,7 +145,9 @@ fuzz_target!(|input: &[u8]| {
             }
             6 => {
                 records.extend(driver.record());
-                let payload = records.last().map(|record| (record, 0..usize::from(*a) + 1));
+                let payload = records
+                    .last()
+                    .map(|record| (record, 0..usize::from(*a) + 1));
                 let _ = driver.send(&[1; 54], payload, &NetHeader::default());
                 records.truncate(2);
                 driver.room();

@@ -26,7 +26,10 @@ impl Transmit<Vec<u8>> for Sink {
     }
 
     fn send(&mut self, packet: Packet<'_, Vec<u8>>) {
-        let pieces: usize = packet.payload.map(|(buffer, range)| buffer[range].len()).sum();
+        let pieces: usize = packet
+            .payload
+            .map(|(buffer, range)| buffer[range].len())
+            .sum();
         assert_eq!(pieces, packet.payload_len);
         if let Some(seq) = packet.headers.get(38..42) {
             self.0 = seq.iter().fold(0, |word, &b| word << 8 | u32::from(b));
@@ -37,7 +40,14 @@ impl Transmit<Vec<u8>> for Sink {
 fn put(stack: &mut Stack<Vec<u8>>, now: Instant, frame: Vec<u8>) {
     let range = 0..frame.len();
     let checksum = Checksum::Trusted;
-    stack.receive(now, Frame { buffer: frame, range, checksum });
+    stack.receive(
+        now,
+        Frame {
+            buffer: frame,
+            range,
+            checksum,
+        },
+    );
 }
 
 /// A segment to the stack: flags and options as they are.
@@ -59,7 +69,11 @@ fn segment(seq: u32, ack: u32, flags: u8, window: u16, rest: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|input: &[u8]| {
     let [choice, input @ ..] = input else { return };
-    let ip4 = Some(Network { address: OWN, prefix_len: 24, gateway: None });
+    let ip4 = Some(Network {
+        address: OWN,
+        prefix_len: 24,
+        gateway: None,
+    });
     let config = Config {
         ip4,
         connections_max: 10,
@@ -78,14 +92,20 @@ fuzz_target!(|input: &[u8]| {
     let mut now = Instant::from_nanos(1_000_000_000);
     stack.listen(443);
     // SACK permitted and a window scale of 3.
-    put(&mut stack, now, segment(99, 0, 2, 1000, &[2, 4, 2, 3, 3, 3, 1, 1, 1]));
+    put(
+        &mut stack,
+        now,
+        segment(99, 0, 2, 1000, &[2, 4, 2, 3, 3, 3, 1, 1, 1]),
+    );
     while stack.poll(now, &mut sink) {}
     let own = sink.0.wrapping_add(1);
     put(&mut stack, now, segment(100, own, 16, 1000, &[]));
     let mut ids: Vec<Id> = stack.accept(443).into_iter().collect();
     for piece in input.chunks(48) {
-        let [kind, time, a, b, c, d, rest @ ..] = piece else { break };
-        now = now + Duration::from_millis(u64::from(*time) * u64::from(*time));
+        let [kind, time, a, b, c, d, rest @ ..] = piece else {
+            break;
+        };
+        now += Duration::from_millis(u64::from(*time) * u64::from(*time));
         let small = |high: u8, low: u8| (high as i8 as u32) << 8 | u32::from(low);
         match kind % 8 {
             0 => put(&mut stack, now, rest.to_vec()),
@@ -97,12 +117,21 @@ fuzz_target!(|input: &[u8]| {
             }
             2 if *a == 0 => ids.iter().for_each(|&id| stack.shutdown(now, id)),
             3 => {
-                let _ = stack.connect(now, (PEER, u16::from(*a) + 1).into()).map(|id| ids.push(id));
+                let _ = stack
+                    .connect(now, (PEER, u16::from(*a) + 1).into())
+                    .map(|id| ids.push(id));
             }
             _ => {
-                let (seq, ack) = (small(*a, *b).wrapping_add(100), small(*c, *d).wrapping_add(own));
+                let (seq, ack) = (
+                    small(*a, *b).wrapping_add(100),
+                    small(*c, *d).wrapping_add(own),
+                );
                 let window = u16::from(*time) << (kind >> 4);
-                put(&mut stack, now, segment(seq, ack, kind >> 3 & 0x1f | 0x10, window, rest));
+                put(
+                    &mut stack,
+                    now,
+                    segment(seq, ack, kind >> 3 & 0x1f | 0x10, window, rest),
+                );
             }
         }
         while stack.poll(now, &mut sink) {}
@@ -121,5 +150,8 @@ fuzz_target!(|input: &[u8]| {
         now = now.max(stack.next_timer());
         while stack.poll(now, &mut sink) {}
     }
-    assert_eq!((stack.connections(), stack.pinned(), stack.copied()), (0, 0, 0));
+    assert_eq!(
+        (stack.connections(), stack.pinned(), stack.copied()),
+        (0, 0, 0)
+    );
 });

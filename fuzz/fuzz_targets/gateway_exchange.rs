@@ -18,7 +18,10 @@ fuzz_target!(|input: &[u8]| {
         local: address(1),
         remote: address(2),
     };
-    let settings = Settings { routes: vec![route], ..Settings::default() };
+    let settings = Settings {
+        routes: vec![route],
+        ..Settings::default()
+    };
     let mut exchange = Exchange::new(settings, system_entropy().unwrap()).unwrap();
     let mut events = Vec::new();
     let mut now = Instant::ZERO;

@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use tare_gateway::config::Config;
-use tare_gateway::{InterfaceId, InterfaceState};
 use tare_gateway::exchange;
 use tare_gateway::Node;
+use tare_gateway::{InterfaceId, InterfaceState};
 use tare_port::{Burst, Layout, Pool};
 use tare_sim::Instant;
 
@@ -30,24 +30,44 @@ const HEADERS: [&[u8]; 6] = [
     // IPv6.
     &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0],
     // ARP.
-    &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4],
+    &[
+        0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 6, 0, 1, 8, 0, 6, 4,
+    ],
     &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0, 0x46, 0],
     &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 0x81, 0],
 ];
 
 fuzz_target!(|input: &[u8]| {
     let (config, _) = Config::parse("fuzz.conf", CONFIG.as_bytes()).unwrap();
-    let link = |mac| InterfaceState { mac: [2, 0, 0, 0, 0, mac], mtu: 1500, up: true };
+    let link = |mac| InterfaceState {
+        mac: [2, 0, 0, 0, 0, mac],
+        mtu: 1500,
+        up: true,
+    };
     let pool = Pool::new(64, 2304, Layout::Spread).unwrap();
     let entropy = exchange::system_entropy().unwrap();
-    let mut node = Node::new(config, link(1), link(2), entropy, pool.clone(), Instant::ZERO).unwrap();
+    let mut node = Node::new(
+        config,
+        link(1),
+        link(2),
+        entropy,
+        pool.clone(),
+        Instant::ZERO,
+    )
+    .unwrap();
     let mut time = 0;
     for piece in input.chunks(96) {
-        let [choice, flags, rest @ ..] = piece else { break };
+        let [choice, flags, rest @ ..] = piece else {
+            break;
+        };
         let mut frame = HEADERS[usize::from(choice & 7) % HEADERS.len()].to_vec();
         frame.extend_from_slice(rest);
         update_checksums(&mut frame, *flags);
-        let place = if choice & 0x80 == 0 { InterfaceId::Public } else { InterfaceId::Private };
+        let place = if choice & 0x80 == 0 {
+            InterfaceId::Public
+        } else {
+            InterfaceId::Private
+        };
         let mut burst: Burst = pool.copy(&frame).into_iter().collect();
         time += u64::from(*flags) * 1_000_000;
         let now = Instant::from_nanos(time);

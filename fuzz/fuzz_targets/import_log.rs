@@ -17,7 +17,10 @@ fuzz_target!(|input: &[u8]| {
     let pieces = reader.finish();
     assert_eq!(format!("{whole:?}"), format!("{pieces:?}"));
     for run in &whole.runs {
-        assert!(run.records.iter().all(|record| record.value.is_finite() && record.line >= 1));
+        assert!(run
+            .records
+            .iter()
+            .all(|record| record.value.is_finite() && record.line >= 1));
     }
     let _ = check(&[whole, pieces]);
 });

@@ -29,10 +29,19 @@ fuzz_target!(|input: &[u8]| {
         ipv6::set_traffic_class(&mut changed, !header.traffic_class);
         let hop_limit = header.hop_limit.wrapping_sub(1);
         let traffic_class = !header.traffic_class;
-        assert_eq!(Ipv6::parse(&changed), Ok(Ipv6 { hop_limit, traffic_class, ..header }));
+        assert_eq!(
+            Ipv6::parse(&changed),
+            Ok(Ipv6 {
+                hop_limit,
+                traffic_class,
+                ..header
+            })
+        );
     }
     // The sum of 16-bit words, word by word, as the fast one must have it.
-    let words = input.chunks(2).map(|w| u64::from(w[0]) << 8 | w.get(1).map_or(0, |&b| b.into()));
+    let words = input
+        .chunks(2)
+        .map(|w| u64::from(w[0]) << 8 | w.get(1).map_or(0, |&b| b.into()));
     let mut sum: u64 = words.sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -48,7 +57,14 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(text) = std::str::from_utf8(input) {
         if let Ok(sizes) = text.parse::<PacketSize>() {
             assert!(sizes.mean_bytes() <= f64::from(sizes.max_bytes()));
-            assert_eq!(sizes.sequence().take(100).filter(|&s| s > sizes.max_bytes()).count(), 0);
+            assert_eq!(
+                sizes
+                    .sequence()
+                    .take(100)
+                    .filter(|&s| s > sizes.max_bytes())
+                    .count(),
+                0
+            );
         }
     }
 });

@@ -41,23 +41,8 @@ pub(crate) fn all() -> Result<(), String> {
             "warnings",
         ],
     )?;
-    step(
-        "clippy with other libraries",
-        "cargo",
-        &[
-            "clippy",
-            "--workspace",
-            "--features",
-            "tare/references",
-            "--all-targets",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    )?;
+    optional_parts()?;
     aarch64::lints()?;
-    fuzz_targets()?;
     oldest_toolchain()?;
     std::env::set_var("RUSTDOCFLAGS", "-D warnings");
     step(
@@ -75,21 +60,24 @@ pub(crate) fn all() -> Result<(), String> {
     dependencies()
 }
 
-/// The fuzz targets compile. They are a workspace of their own, and running them wants a nightly
-/// toolchain, so nothing else notices that they no longer fit what they attack.
-fn fuzz_targets() -> Result<(), String> {
+/// Lints of what only features build: the comparison with other libraries, and the fuzz targets,
+/// which nothing else would notice no longer fit what they attack.
+fn optional_parts() -> Result<(), String> {
     // Nothing is linked, so no C++ compiler is needed for libFuzzer: this takes its place.
     std::env::set_var("CUSTOM_LIBFUZZER_PATH", "/nonexistent/libfuzzer.a");
     let checked = step(
-        "fuzz targets",
+        "clippy with other libraries and fuzz targets",
         "cargo",
         &[
-            "check",
-            "--manifest-path",
-            "fuzz/Cargo.toml",
-            "--target-dir",
-            "target/fuzz",
+            "clippy",
+            "--workspace",
+            "--features",
+            "tare/references,tare-fuzz/libfuzzer",
+            "--all-targets",
             "--locked",
+            "--",
+            "-D",
+            "warnings",
         ],
     );
     std::env::remove_var("CUSTOM_LIBFUZZER_PATH");
