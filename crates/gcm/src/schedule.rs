@@ -1,6 +1,7 @@
 //! Round keys and powers of the hash key, computed once for each key, and their layout.
 
 use core::mem::offset_of;
+use core::ops::RangeInclusive;
 
 /// 16 bytes, aligned.
 #[derive(Clone, Copy)]
@@ -26,13 +27,37 @@ pub(crate) struct Shape {
     pub(crate) step_len: usize,
 }
 
-/// The highest power of H that the last, partial step of a message needs: on registers of four
-/// blocks 16 of data, one of additional data, one of lengths, rounded up to whole registers; on
-/// narrower ones the 8 of the step before, up to 8 of data and one of lengths.
-pub(crate) const POWER_MAX: usize = 20;
+/// The highest power of H that a schedule has a place for.
+pub(crate) const POWER_MAX: usize = 36;
 
-/// The number of registers whose products are summed before a reduction.
-pub(crate) const STRIDES: usize = 16;
+/// Returns the highest power of H that is there for registers of `lanes` blocks. The end of a
+/// message needs as many as it has blocks, and those of the step before it: on registers of four
+/// blocks 16 and up to 16, on narrower ones 8 and up to 8, and the block of lengths, rounded up to
+/// whole registers.
+pub(crate) const fn power_max(lanes: usize) -> usize {
+    if lanes == 4 {
+        POWER_MAX
+    } else {
+        20
+    }
+}
+
+/// The lengths of messages that registers of four blocks work on as two halves, in bytes: as a
+/// head, a step and an end they would wait for the cipher three times, the last time for one or two
+/// blocks.
+pub(crate) const HALVES: RangeInclusive<usize> = 481..=512;
+
+/// Returns true if the end of a message, in this many registers of four blocks, is in one sum with
+/// the last step: by consecutive powers, of which the other registers have more lines of the cache
+/// than they would save time. The last step before an end of two registers, as packets of 576 bytes
+/// have it, is in one sum with the steps before it.
+pub(crate) const fn is_one_sum(registers: usize) -> bool {
+    registers != 2
+}
+
+/// The number of registers whose products are summed before a reduction: enough for a packet of
+/// 1504 bytes on registers of four blocks.
+pub(crate) const STRIDES: usize = 20;
 
 /// Bytes per line of the cache.
 const LINE: usize = 64;
@@ -45,13 +70,13 @@ const LINE: usize = 64;
 /// round keys, which it multiplies by zero data.
 #[repr(C, align(64))]
 pub(crate) struct Schedule {
-    /// K^16/x, …, K/x, where K = H^lanes: each lane hashes every `lanes`-th block. They are divided
+    /// K^20/x, …, K/x, where K = H^lanes: each lane hashes every `lanes`-th block. They are divided
     /// by x because that is what a product of reflected polynomials wants (`x86/ghash.rs`).
     /// Registers of one block use `powers` in their place, which are the same.
     pub(crate) strides: [Block; STRIDES],
     /// So that H^5/x begins a line.
     gap: [Block; 1],
-    /// H^20/x, …, H/x.
+    /// H^36/x, …, H/x; from [`power_max`] on.
     pub(crate) powers: [Block; POWER_MAX],
     /// Round keys; AES-128 uses the first 11.
     pub(crate) round_keys: [Block; 15],
@@ -96,19 +121,23 @@ impl Schedule {
         let mut powers = len.div_ceil(16) + 2;
         if len > shape.short_max {
             let behind = len - shape.head_len;
-            // The rest has fewer blocks than a step. On registers of four blocks it is in one sum
-            // with the last step if it is no longer than a register; if it is, that step is in one
-            // sum with those before it. On narrower registers it always is in one sum with the
-            // step. Steps are powers of two.
-            let steps = behind >> shape.step_len.trailing_zeros();
-            let rest = behind & (shape.step_len - 1);
-            let (step, rest) = (shape.step_len / 16, rest.div_ceil(16) + 1);
+            // The rest has fewer blocks than a step, but for the second half of a message. Steps
+            // are powers of two.
+            let (steps, rest) = if shape.lanes == 4 && HALVES.contains(&len) {
+                (0, behind)
+            } else {
+                (
+                    behind >> shape.step_len.trailing_zeros(),
+                    behind & (shape.step_len - 1),
+                )
+            };
+            let (step, data) = (shape.step_len / 16, rest.div_ceil(16));
             let registers = shape.step_len / (16 * shape.lanes);
             let mut strides = (steps * registers).min(STRIDES);
-            powers = step + rest;
-            if shape.lanes == 4 && rest > shape.lanes {
-                powers = rest;
-                strides = strides.max(registers);
+            powers = step + data + 1;
+            if shape.lanes == 4 && !is_one_sum(data.div_ceil(4)) {
+                powers = data + 1;
+                strides = (strides + registers).min(STRIDES);
             }
             if shape.lanes == 1 {
                 powers = powers.max(strides);

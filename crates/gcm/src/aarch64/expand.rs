@@ -2,7 +2,7 @@
 
 use super::ghash;
 use super::once::{from_words, private, put, to_words};
-use crate::schedule::{Schedule, POWER_MAX};
+use crate::schedule::{power_max, Schedule, POWER_MAX};
 use core::arch::aarch64::*;
 use zeroize::Zeroize;
 
@@ -16,7 +16,7 @@ pub(super) fn fill(schedule: &mut Schedule, key: &[u8]) {
     let h = over_x(to_words(ghash::reversed(encrypt_zero(schedule))));
     // Each power is a product of two of about half its exponent, which waits for few others.
     put(&mut schedule.powers[POWER_MAX - 1], h);
-    for k in 2..=POWER_MAX {
+    for k in 2..=power_max(1) {
         let powers = schedule.powers.as_ptr();
         // SAFETY: both are within the powers, and have been stored.
         let (a, b) = unsafe {

@@ -3,7 +3,7 @@
 use super::ghash::{reversed, Sum};
 use super::once::{fresh, from_words, private};
 use crate::columns::words;
-use crate::schedule::{Schedule, POWER_MAX};
+use crate::schedule::{power_max, Schedule};
 use core::arch::aarch64::*;
 
 /// The bytes to be worked on.
@@ -50,7 +50,7 @@ impl Counter {
 }
 
 /// Hashes all additional data but for the multiplication that follows its last block, up to
-/// [`POWER_MAX`] blocks before a reduction. Returns the state, byte-reversed.
+/// [`power_max`] blocks before a reduction. Returns the state, byte-reversed.
 ///
 /// # Safety
 /// The processor must have AES and PMULL, and the schedule been filled for them.
@@ -62,7 +62,7 @@ pub(super) unsafe fn hash_additional(schedule: &Schedule, aad: &[u8]) -> uint8x1
     let mut state = zero;
     // SAFETY: under the caller's contract; loads are within `blocks` and the powers.
     unsafe {
-        for blocks in blocks.chunks(16 * POWER_MAX) {
+        for blocks in blocks.chunks(16 * power_max(1)) {
             let powers = fresh(schedule.powers_from(blocks.len() / 16));
             let mut sum = Sum::zero();
             for (i, block) in blocks.chunks_exact(16).enumerate() {

@@ -326,14 +326,17 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         }
     }
 
-    /// `count` further steps, of which the last is still to be hashed, see [`Steps::hash`].
+    /// `count` further steps, of which the last is still to be hashed, see [`Steps::hash`]. If
+    /// `is_joined`, it will be by the lowest strides, and those before it may be in the same sum:
+    /// returned is what there is of it.
     #[inline(always)]
     unsafe fn run<const ROUNDS: usize, const SEAL: bool>(
         &mut self,
         mut src: *const u8,
         mut dst: *mut u8,
         count: usize,
-    ) {
+        is_joined: bool,
+    ) -> Sum<V> {
         // SAFETY: `count` steps are at `src` and `dst`; powers are read from the tables that the
         // schedule holds, at most STRIDES registers before their end.
         unsafe {
@@ -342,7 +345,9 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
             let mut left = count;
             while left > 0 {
                 let together = left.min(STRIDES / N);
-                let mut powers = self.schedule.strides_end(V::COUNT).sub(together * N);
+                let is_open = is_joined && left < STRIDES / N;
+                let registers = (together + usize::from(is_open)) * N;
+                let mut powers = self.schedule.strides_end(V::COUNT).sub(registers);
                 let mut sum = Sum::zero();
                 for _ in 0..together {
                     if V::COUNT > 1 {
@@ -354,6 +359,9 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                     src = src.add(step_len);
                     dst = dst.add(step_len);
                 }
+                if is_open {
+                    return sum;
+                }
                 carried = sum.reduce();
                 if V::COUNT == 1 {
                     // Into memory at once: a register would be held over all steps.
@@ -364,6 +372,7 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
             if V::COUNT > 1 {
                 self.carry(carried);
             }
+            Sum::zero()
         }
     }
 
@@ -421,7 +430,8 @@ pub(super) unsafe fn fetch_beginning<V: Lanes, const N: usize>(src: *const u8, c
 }
 
 /// Seals or opens the head and `count` whole steps after it, of which the last is still to be
-/// hashed, and puts the encryption of J0 into `tag_mask`.
+/// hashed, and puts the encryption of J0 into `tag_mask`. Returns the sum that the last belongs to,
+/// see [`Steps::run`].
 ///
 /// `steps` are new, from counter 0 on; `additional` is the last block of additional data with the
 /// state before it, byte-reversed.
@@ -440,14 +450,15 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
     src: *const u8,
     dst: *mut u8,
     count: usize,
+    is_joined: bool,
     tag_mask: &mut Block,
-) {
+) -> Sum<V> {
     // SAFETY: the caller's contract.
     unsafe {
         let mask = steps.head::<ROUNDS, SEAL>(additional, src, dst);
         once::put(tag_mask, mask, V::VEX);
         let head_len = head_len(V::COUNT, N);
-        steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count);
+        steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count, is_joined)
     }
 }
 
@@ -477,7 +488,7 @@ pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, cons
         steps.carry(V::in_first_lane(state));
         let step_len = 16 * N * V::COUNT;
         let (src, dst) = (src.add(step_len), dst.add(step_len));
-        steps.run::<ROUNDS, SEAL>(src, dst, count - 1);
+        steps.run::<ROUNDS, SEAL>(src, dst, count - 1, false);
         steps.hash(0).reduce().sum_of_lanes()
     }
 }

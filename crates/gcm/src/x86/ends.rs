@@ -5,7 +5,7 @@ use super::ghash::Sum;
 use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{to_u128, Additional, Begun, Data, Message};
 use super::{finish256, finish512, once, short512};
-use crate::schedule::Block;
+use crate::schedule::{Block, HALVES};
 use core::arch::x86_64::__m128i;
 
 /// The parts of a message that are shorter than a step.
@@ -80,7 +80,7 @@ unsafe impl Ends for Quad {
         lengths: *const Block,
         data: Data,
     ) -> Option<__m128i> {
-        if !finish512::HALVES.contains(&data.len) {
+        if !HALVES.contains(&data.len) {
             return None;
         }
         // SAFETY: the caller's contract.

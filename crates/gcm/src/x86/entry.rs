@@ -8,7 +8,7 @@ use super::message::{hash_additional, Additional, Begun, Data, Message};
 use super::{batch512, bulk, expand, finish128, finish256, once, short512, stack};
 use crate::columns::{Columns, Tags};
 use crate::kernel::{counter_after, Batch4, Kernel, Progress, Whole};
-use crate::schedule::{Block, Schedule, Shape};
+use crate::schedule::{is_one_sum, Block, Schedule, Shape};
 use crate::{Nonce, Path};
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -347,14 +347,14 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         }
         bulk::fetch_beginning::<V, N>(src, count);
         let mut steps = bulk::Steps::<V, N>::new(schedule, nonce, 0);
-        bulk::begin::<V, N, ROUNDS, SEAL>(&mut steps, additional, src, dst, count, &mut mask);
-        // The end of a message on narrower registers is hashed in the same sum, before which there
-        // is no reduction. On wider ones there are no powers for that many blocks.
-        let sum = if V::COUNT == 2 {
-            steps.hash((len - done).div_ceil(16) + 1)
-        } else {
-            Sum::zero()
-        };
+        let is_joined = V::COUNT == 4 && !is_one_sum((len - done).div_ceil(64));
+        let mut sum = bulk::begin::<V, N, ROUNDS, SEAL>(
+            &mut steps, additional, src, dst, count, is_joined, &mut mask,
+        );
+        if V::COUNT == 2 {
+            // The end of the message is in the same sum.
+            sum = steps.hash((len - done).div_ceil(16) + 1);
+        }
         let begun = Begun {
             tag_mask: once::take(&mut mask, V::VEX),
             state: _mm_setzero_si128(),
@@ -400,7 +400,7 @@ unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
             let mask = &mut progress.tag_mask;
             bulk::fetch_beginning::<V, N>(src, count);
             let mut steps = bulk::Steps::<V, N>::new(schedule, &nonce, 0);
-            bulk::begin::<V, N, ROUNDS, SEAL>(&mut steps, hash, src, dst, count, mask);
+            bulk::begin::<V, N, ROUNDS, SEAL>(&mut steps, hash, src, dst, count, false, mask);
             steps.hash(0).reduce().sum_of_lanes()
         } else {
             let counter = progress.next_counter();

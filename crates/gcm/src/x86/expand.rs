@@ -2,7 +2,7 @@
 
 use super::ghash;
 use super::lanes::{Lanes, Single};
-use crate::schedule::{Block, Schedule, POWER_MAX, STRIDES};
+use crate::schedule::{power_max, Block, Schedule, POWER_MAX, STRIDES};
 use core::arch::x86_64::*;
 
 /// Fills a schedule from a key of 16 or 32 bytes.
@@ -11,7 +11,7 @@ use core::arch::x86_64::*;
 /// As for [`Lanes`]; the processor must have AES-NI, PCLMULQDQ and SSSE3.
 #[inline(always)]
 pub(super) unsafe fn fill<V: Lanes>(schedule: &mut Schedule, key: &[u8]) {
-    const { assert!(V::COUNT * V::COUNT <= POWER_MAX) };
+    const { assert!(V::COUNT * V::COUNT <= power_max(V::COUNT)) };
     // SAFETY: the caller's contract; all addresses are within the schedule.
     unsafe {
         expand(schedule, key);
@@ -21,7 +21,7 @@ pub(super) unsafe fn fill<V: Lanes>(schedule: &mut Schedule, key: &[u8]) {
         for k in 2..=V::COUNT {
             fill_power::<Single<false>>(end, k);
         }
-        fill_powers::<V>(end, POWER_MAX);
+        fill_powers::<V>(end, power_max(V::COUNT));
         if V::COUNT > 1 {
             let strides = schedule.strides.as_mut_ptr().add(STRIDES);
             for k in 1..=V::COUNT {

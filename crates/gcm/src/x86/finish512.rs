@@ -10,7 +10,7 @@ use super::lanes::{Lanes, Pair, Quad};
 use super::message::{Begun, Data, Message};
 use super::once::{self, Mask};
 use super::short512::{load, store, wide, with_j0};
-use crate::schedule::{Block, Schedule};
+use crate::schedule::{is_one_sum, Block, Schedule};
 use core::arch::x86_64::*;
 
 /// Keeps a round of AES in its place, and after some of them adds the products of two registers of
@@ -33,12 +33,8 @@ macro_rules! hash_between {
     };
 }
 
-/// The lengths of messages that are worked on by [`halves`], in bytes: as a head, a step and an end
-/// they would wait for the cipher three times, the last time for one or two blocks.
-pub(super) const HALVES: core::ops::RangeInclusive<usize> = 481..=512;
-
-/// Seals or opens a whole message of a length in [`HALVES`] and returns its tag: first 256 bytes
-/// and J0, then the rest, meanwhile the hash of the first.
+/// Seals or opens a whole message of a length in [`HALVES`](crate::schedule::HALVES) and returns
+/// its tag: first 256 bytes and J0, then the rest, meanwhile the hash of the first.
 ///
 /// `additional` is the last block of additional data with the state before it, `lengths` the block
 /// of lengths, byte-reversed both.
@@ -70,13 +66,15 @@ pub(super) unsafe fn halves<const ROUNDS: usize, const SEAL: bool>(
         for b in &mut blocks {
             *b = b.permute(reversal);
         }
-        // The block before the first one, which K^4 = H^16 multiplies.
-        let additional = Pair::in_first_lane(additional);
+        let (src, dst, len) = (src.add(256), dst.add(256), len - 256);
+        let data_blocks = len.div_ceil(16);
+        // Those of the second half and the lengths follow.
+        let powers = schedule.powers_from(16 + data_blocks + 1);
+        // The block before the first one.
         let mut sum = wide(Sum::of(
-            additional,
-            Pair::load_private(schedule.powers_from(17)),
+            Pair::in_first_lane(additional),
+            Pair::load_private(powers.sub(1)),
         ));
-        let strides = schedule.strides_end(4).sub(4);
 
         let keys = once::fresh(schedule.round_keys.as_ptr());
         let first_key = Quad(once::splat_512(keys));
@@ -86,7 +84,7 @@ pub(super) unsafe fn halves<const ROUNDS: usize, const SEAL: bool>(
         for (i, s) in state.iter_mut().enumerate() {
             *s = nonce.xor3(first_key, Quad::load_private(numbers.add(4 * i)));
         }
-        let (last, powers) = (Some(Last(blocks)), Powers::Strides(strides));
+        let (last, powers) = (Some(Last(blocks)), Powers::Consecutive(powers));
         macro_rules! rounds {
             ($($r:literal)*) => {$(
                 if $r < ROUNDS {
@@ -99,8 +97,6 @@ pub(super) unsafe fn halves<const ROUNDS: usize, const SEAL: bool>(
             )*};
         }
         rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
-        let before = Before::Lanes(sum.reduce());
-        let (src, dst, len) = (src.add(256), dst.add(256), len - 256);
         let in_last = Mask::from(len, 192);
         let input: [Quad; 4] = load(src, in_last);
         let last_key = Quad(once::splat_512(keys.add(ROUNDS)));
@@ -116,7 +112,7 @@ pub(super) unsafe fn halves<const ROUNDS: usize, const SEAL: bool>(
         for b in &mut blocks {
             *b = b.permute(reversal);
         }
-        let sum = with_lengths(schedule, lengths, blocks, len.div_ceil(16), before);
+        let sum = with_lengths(schedule, lengths, blocks, data_blocks, Before::Sum(sum));
         let hash = sum.reduce().sum_of_lanes();
         _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
     }
@@ -138,8 +134,8 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
     // SAFETY: the number of registers passed is ⌈len / 64⌉, as the function demands.
     unsafe {
         macro_rules! on {
-            ($registers:literal, $few:literal) => {
-                tail_on::<ROUNDS, SEAL, $registers, $few>(message, counter, begun, data)
+            ($registers:literal) => {
+                tail_on::<ROUNDS, SEAL, $registers>(message, counter, begun, data)
             };
         }
         let sum = match data.len {
@@ -150,14 +146,13 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
                 0,
                 match begun.last {
                     Some(last) => Before::Sum(last.sum(message.schedule, 1)),
-                    None => Before::of_state::<true>(begun.state, message.schedule, 1),
+                    None => Before::Sum(state_alone(begun.state, message.schedule)),
                 },
             ),
-            1..=FEW_MAX => on!(1, true),
-            49..=64 => on!(1, false),
-            65..=128 => on!(2, false),
-            129..=192 => on!(3, false),
-            _ => on!(4, false),
+            1..=64 => on!(1),
+            65..=128 => on!(2),
+            129..=192 => on!(3),
+            _ => on!(4),
         };
         let hash = sum.reduce().sum_of_lanes();
         _mm_xor_si128(
@@ -166,10 +161,6 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
         )
     }
 }
-
-/// The bytes up to which the end of a message and the block of lengths are at most four blocks: for
-/// as many the schedule has powers beside those of the last step.
-const FEW_MAX: usize = 48;
 
 /// The hash of what comes before the end of a message.
 #[derive(Clone, Copy)]
@@ -180,31 +171,22 @@ enum Before {
     Lanes(Quad),
 }
 
-impl Before {
-    /// Returns a state for `after` blocks that follow, that of lengths included: at most four if
-    /// `FEW`.
-    #[inline(always)]
-    unsafe fn of_state<const FEW: bool>(state: __m128i, schedule: &Schedule, after: usize) -> Self {
-        // SAFETY: under the contract of Lanes.
-        unsafe {
-            let state = Quad::in_first_lane(state);
-            if FEW {
-                let powers = Quad::load_private(schedule.powers_from(after));
-                Self::Sum(Sum::of(state, powers))
-            } else {
-                Self::Lanes(state)
-            }
-        }
+/// Returns the product of a state that the block of lengths alone follows.
+#[inline(always)]
+unsafe fn state_alone(state: __m128i, schedule: &Schedule) -> Sum<Quad> {
+    // SAFETY: under the contract of Lanes.
+    unsafe {
+        let power = Pair::load_private(schedule.powers_from(1));
+        wide(Sum::of(Pair::in_first_lane(state), power))
     }
 }
 
-/// Returns the sum of the products of the end and of what comes before it. `FEW` is for up to
-/// [`FEW_MAX`] bytes.
+/// Returns the sum of the products of the end and of what comes before it.
 ///
 /// # Safety
 /// As for [`tail`]; `R` must be ⌈len / 64⌉.
 #[inline(always)]
-unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const FEW: bool>(
+unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
     message: Message<'_>,
     counter: u32,
     begun: Begun<Quad>,
@@ -228,11 +210,12 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const F
         let in_last = Mask::from(len, 64 * (R - 1));
         let input: [Quad; R] = load(src, in_last);
         let data_blocks = len.div_ceil(16);
-        let mut sum = Sum::zero();
-        let powers = if FEW {
-            Powers::Consecutive(schedule.powers_from(16 + data_blocks + 1))
+        let (mut sum, powers) = if is_one_sum(R) {
+            let powers = schedule.powers_from(16 + data_blocks + 1);
+            (Sum::zero(), Powers::Consecutive(powers))
         } else {
-            Powers::Strides(schedule.strides_end(4).sub(4))
+            let strides = schedule.strides_end(4).sub(4);
+            (begun.sum, Powers::Strides(strides))
         };
         macro_rules! rounds {
             ($($r:literal)*) => {$(
@@ -247,9 +230,9 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize, const F
         }
         rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
         let before = match begun.last {
-            Some(_) if FEW => Before::Sum(sum),
+            Some(_) if is_one_sum(R) => Before::Sum(sum),
             Some(_) => Before::Lanes(sum.reduce()),
-            None => Before::of_state::<FEW>(begun.state, schedule, data_blocks + 1),
+            None => Before::Lanes(Quad::in_first_lane(begun.state)),
         };
         let last_key = Quad::splat_from(keys.add(ROUNDS));
         let mut output = [Quad::zero(); R];
@@ -293,7 +276,7 @@ unsafe fn with_lengths<const R: usize>(
         let mut sum = Sum::zero();
         match before {
             Before::Sum(before) => sum = before,
-            // Of at least four blocks, so the lengths are in none of these lanes.
+            // The lengths are in none of these lanes, for each of them has a block of data.
             Before::Lanes(lanes) => blocks[0] = blocks[0].xor(lanes),
         }
         for i in 0..R {

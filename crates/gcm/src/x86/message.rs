@@ -6,7 +6,7 @@ use super::lanes::{Lanes, Pair, Quad, Single};
 use super::once;
 use crate::columns::{words, Unaligned};
 use crate::kernel::{AAD_SERIAL_MAX, AAD_SHORT_MAX};
-use crate::schedule::{Block, Schedule, POWER_MAX};
+use crate::schedule::{power_max, Block, Schedule};
 use crate::Nonce;
 use core::arch::x86_64::*;
 
@@ -137,7 +137,8 @@ pub(super) struct Begun<V> {
     pub(super) tag_mask: __m128i,
     /// The GHASH state, byte-reversed.
     pub(super) state: __m128i,
-    /// On registers of two blocks what is added to the hash of the end, whose blocks it allows for.
+    /// On registers of two blocks what is added to the hash of the end, whose blocks it allows for;
+    /// on those of four the sum that the last step belongs to.
     pub(super) sum: Sum<V>,
     /// On registers of four blocks the last step, unless `state` covers it.
     pub(super) last: Option<Last<V>>,
@@ -226,7 +227,7 @@ unsafe fn hash_serial(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
     }
 }
 
-/// Hashes whole blocks, up to [`POWER_MAX`] of them before a reduction.
+/// Hashes whole blocks, up to [`power_max`] of them before a reduction.
 ///
 /// Two loops rather than unrolled registers, for this is a part of many kernels.
 #[inline(always)]
@@ -236,7 +237,7 @@ unsafe fn hash_together<V: Lanes>(schedule: &Schedule, blocks: &[u8]) -> __m128i
     unsafe {
         let reversal = V::splat(ghash::byte_reversal());
         let mut state = _mm_setzero_si128();
-        for blocks in blocks.chunks(16 * POWER_MAX) {
+        for blocks in blocks.chunks(16 * power_max(V::COUNT)) {
             let mut powers = schedule.powers_from(blocks.len() / 16);
             let mut sum = Sum::zero();
             let mut carried = V::in_first_lane(state);

@@ -128,7 +128,8 @@ pub(crate) fn prefetch(line: *const u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::Schedule;
+    use crate::schedule::{Block, Schedule, Shape};
+    use core::cell::Cell;
     use core::sync::atomic::AtomicUsize;
     use std::sync::Barrier;
 
@@ -157,16 +158,34 @@ mod tests {
 
     /// Seals and opens a message in one call.
     fn whole(kernel: &Kernel, seal: bool, aad: &[u8], data: &[u8]) -> (Vec<u8>, u128) {
+        let schedule = schedule_of(kernel);
+        with_schedule(kernel, &schedule, seal, aad, data)
+    }
+
+    /// The schedule of a key for a kernel whose instructions the processor has.
+    fn schedule_of(kernel: &Kernel) -> Schedule {
         let key: Vec<u8> = (0..kernel.shape.rounds * 4 - 24).map(|i| i as u8).collect();
         let mut schedule = Schedule::EMPTY;
+        // SAFETY: the caller has asked for the instructions.
+        unsafe { (kernel.fill)(&mut schedule, &key) };
+        schedule
+    }
+
+    /// Seals and opens a message in one call with this schedule.
+    fn with_schedule(
+        kernel: &Kernel,
+        schedule: &Schedule,
+        seal: bool,
+        aad: &[u8],
+        data: &[u8],
+    ) -> (Vec<u8>, u128) {
         let mut out = vec![0; data.len()];
         let (from, to) = (data.as_ptr(), out.as_mut_ptr());
         // SAFETY: the caller has asked for the instructions; both sides have `data.len()` bytes.
         let tag = unsafe {
-            (kernel.fill)(&mut schedule, &key);
             kernel.whole(
                 seal,
-                &schedule,
+                schedule,
                 &crate::Nonce::from([7; 12]),
                 aad,
                 from,
@@ -196,6 +215,48 @@ mod tests {
                 let opened = whole(before_avx, false, aad, &sealed.0);
                 assert_eq!(opened, (data, sealed.1), "open {len}");
                 assert_eq!(whole(with_avx, false, aad, &sealed.0), opened, "open {len}");
+            }
+        }
+    }
+
+    /// A schedule of which only the lines that are fetched ahead are as they should be.
+    fn fetched_alone(whole: &Schedule, shape: &Shape, len: usize) -> Schedule {
+        const BLOCKS: usize = size_of::<Schedule>() / 16;
+        let kept = [const { Cell::new(false) }; BLOCKS];
+        let start = core::ptr::from_ref(whole).cast::<u8>();
+        whole.lines(shape, len, |line| {
+            let at = line as usize - start as usize;
+            assert!(at.is_multiple_of(64), "{at}");
+            kept[at / 16..at / 16 + 4]
+                .iter()
+                .for_each(|block| block.set(true));
+        });
+        let mut other = Schedule::EMPTY;
+        for (i, is_kept) in kept.iter().map(Cell::get).enumerate() {
+            // SAFETY: block `i` of both; any bytes are a schedule.
+            unsafe {
+                let to = core::ptr::from_mut(&mut other).cast::<Block>().add(i);
+                match is_kept {
+                    true => to.write(start.cast::<Block>().add(i).read()),
+                    false => to.write(Block([0xa5; 16])),
+                }
+            }
+        }
+        other
+    }
+
+    #[test]
+    fn a_message_needs_no_line_of_its_key_but_those_that_are_fetched_ahead() {
+        let kernels = Path::available().flat_map(|path| [kernel(path, 16), kernel(path, 32)]);
+        for kernel in kernels.flatten() {
+            let schedule = schedule_of(kernel);
+            for len in 0..2100 {
+                let data = vec![7; len];
+                let fetched = fetched_alone(&schedule, &kernel.shape, len);
+                let [expected, found] = [&schedule, &fetched]
+                    .map(|schedule| with_schedule(kernel, schedule, true, &[1; 12], &data));
+                let lanes = kernel.shape.lanes;
+                assert!(found == expected, "{lanes} lanes, {len} bytes");
             }
         }
     }
