@@ -347,6 +347,7 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         }
         bulk::fetch_beginning::<V, N>(src, count);
         let mut steps = bulk::Steps::<V, N>::new(schedule, nonce, 0);
+        // Otherwise the last step is in one sum with the end.
         let is_joined = V::COUNT == 4 && !is_one_sum((len - done).div_ceil(64));
         let mut sum = bulk::begin::<V, N, ROUNDS, SEAL>(
             &mut steps, additional, src, dst, count, is_joined, &mut mask,
