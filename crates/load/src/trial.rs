@@ -7,7 +7,7 @@ use tare_sim::Instant;
 
 use crate::intervals::Intervals;
 use crate::pace::Pace;
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, Wire};
 use crate::record::Record;
 use crate::trace::Trace;
 use crate::transport::Target;
@@ -122,6 +122,20 @@ pub fn run_with<P: Protocol + Clone + Sync>(
 
 impl<P: Protocol + Clone + Sync> Trial<'_, P> {
     fn run(&self) -> Result<Record, Error> {
+        let record = self.work_all()?;
+        // A server that refuses each connection is given up after some; on a busy machine the trial
+        // may end before.
+        let is_empty = record.issued == 0 && record.served_in_all == 0;
+        let is_stopped = self.stop.load(Ordering::Relaxed);
+        match &record.first_error {
+            Some(error) if P::wire() == Wire::Stream && is_empty && !is_stopped => {
+                Err(Error::connection(self.target, error))
+            }
+            _ => Ok(record),
+        }
+    }
+
+    fn work_all(&self) -> Result<Record, Error> {
         if self.threads == 1 && self.options.cpus.is_empty() {
             return self.work(0);
         }

@@ -498,9 +498,40 @@ fn servers_that_are_absent_silent_or_wrong_are_an_error_that_says_so() {
         }
     });
     let resp = Resp::new(RespVersion::Three);
-    let said = run(&old.target(), &resp, &options(), &AtomicBool::new(false));
+    let options = Options {
+        duration: Duration::from_secs(60),
+        ..options()
+    };
+    let said = run(&old.target(), &resp, &options, &AtomicBool::new(false));
     let said = said.unwrap_err().to_string();
     assert!(said.contains("found \"ERR unknown command "), "{said}");
+}
+
+#[test]
+fn a_trial_that_ends_while_a_server_refuses_its_connections_is_an_error() {
+    // A request of the warm-up is refused after the end, when no other is sent.
+    let server = Server::start(usize::MAX, |arrived: &[u8]| {
+        let (len, _) = resp_answer(arrived)?;
+        std::thread::sleep(Duration::from_millis(400));
+        Some((len, b"-ERR unknown command 'HELLO'\r\n".to_vec()))
+    });
+    let options = Options {
+        connections: 1,
+        warm_up: Duration::from_millis(100),
+        duration: Duration::ZERO,
+        ..options()
+    };
+    let resp = Resp::new(RespVersion::Three);
+    let trial = || run(&server.target(), &resp, &options, &AtomicBool::new(false));
+    // On a busy machine the connection may be opened after the end.
+    let has_come = |result: &Result<Record, _>| {
+        let record = result.as_ref().ok();
+        record.is_none_or(|record| record.first_error.is_some())
+    };
+    let mut trials = (0..10).map(|_| trial());
+    let error = trials.find(has_come).expect("a request in time");
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("found \"ERR unknown command "), "{error}");
 }
 
 #[test]

@@ -7,17 +7,25 @@ use tare_loadtest::{Length, Load, Options, Ports, Rate, Testbed, Tester};
 use tare_port::{memory, Burst, Counters, Frame, Port};
 use tare_sim::LineConfig;
 
-/// Allocations of a trial of so many frames.
+/// The most trials until one is not held up by a busy machine, where the rest of the frames has no
+/// room.
+const ATTEMPTS: usize = 50;
+
+/// Allocations of a trial of so many frames, of which most come back.
 fn allocations<B: Testbed>(tester: &mut Tester<B>, rate: u64, frames: u64) -> u64 {
     let load = Load {
         rate: Rate::from_bits(rate),
         length: Length::Frames(frames),
     };
-    let counted = allocation_counter::measure(|| {
-        let trial = tester.trial(&load).unwrap();
-        assert!(trial.streams[0].rx_packets > frames / 2);
+    let mut trials = (0..ATTEMPTS).map(|_| {
+        let mut arrived = 0;
+        let counted = allocation_counter::measure(|| {
+            arrived = tester.trial(&load).unwrap().streams[0].rx_packets;
+        });
+        (arrived, counted.count_total)
     });
-    counted.count_total
+    let whole = trials.find(|(arrived, _)| *arrived > frames / 2);
+    whole.expect("a trial of which most frames come back").1
 }
 
 #[test]

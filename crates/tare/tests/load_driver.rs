@@ -140,6 +140,23 @@ fn left_running(folder: &Path) -> Vec<String> {
     left.map(|log| log.display().to_string()).collect()
 }
 
+/// Runs the experiment, and returns its result and its samples. No server is left running.
+fn measured_once(folder: &Path, temporary: &Path, attempt: usize) -> (Value, String) {
+    let out = format!("run{attempt}");
+    let done = Command::new(env!("CARGO_BIN_EXE_tare"))
+        .args(["run", "load.toml", "--rounds", "2", "--json", "--out", &out])
+        .current_dir(folder)
+        .env("TMPDIR", temporary)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let result = serde_json::from_slice(&done.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
+    assert_eq!(left_running(temporary), [""; 0]);
+    let samples = fs::read_to_string(folder.join(out).join("samples.jsonl")).unwrap();
+    (result, samples)
+}
+
 #[test]
 fn each_generator_measures_its_server_and_equal_work_is_compared() {
     if !has(&PROGRAMS.map(|(names, _)| names[0])) {
@@ -148,25 +165,11 @@ fn each_generator_measures_its_server_and_equal_work_is_compared() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("load.toml"), EXPERIMENT).unwrap();
     let temporary = tempfile::tempdir().unwrap();
-    let done = Command::new(env!("CARGO_BIN_EXE_tare"))
-        .args([
-            "run",
-            "load.toml",
-            "--rounds",
-            "2",
-            "--out",
-            "run",
-            "--json",
-        ])
-        .current_dir(folder.path())
-        .env("TMPDIR", temporary.path())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let result: Value = serde_json::from_slice(&done.stdout)
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
-    assert_eq!(left_running(temporary.path()), [""; 0]);
-    let samples = fs::read_to_string(folder.path().join("run/samples.jsonl")).unwrap();
+    // On a busy machine memcslap may print that it took no time.
+    let (result, samples) = (0..5)
+        .map(|attempt| measured_once(folder.path(), temporary.path(), attempt))
+        .find(|(_, samples)| !samples.contains("found a time of 0 s"))
+        .expect("a run of five in which memcslap takes time");
     let mut ratios = 0;
     for experiment in result["experiments"].as_array().unwrap() {
         for target in experiment["targets"].as_array().unwrap() {

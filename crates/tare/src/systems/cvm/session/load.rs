@@ -237,7 +237,9 @@ impl<'a> Load<'a> {
         };
         let (mut data, mut late) = (0, none.now + STANDSTILL);
         self.until(|now| {
-            let moved = board.now().data();
+            // What the guest has sent may wait for its clients.
+            let counts = board.now();
+            let moved = counts.data() + counts.clients.verified;
             if moved > data {
                 (data, late) = (moved, now + STANDSTILL);
             }

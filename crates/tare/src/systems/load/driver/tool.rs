@@ -294,7 +294,13 @@ impl Generator {
         };
         let total = |name: &str| figure(name, Statistic::Total);
         let rate = total("request_rate").or_else(|| total("operation_rate"));
-        let rate = rate.or_else(|| Some(total("operations")? / total("time")?));
+        // On a busy machine memcslap may read its clock when its threads have ended.
+        let time = total("time");
+        ensure!(
+            time != Some(0.0),
+            "{name}: found a time of 0 s, expected more"
+        );
+        let rate = rate.or_else(|| Some(total("operations")? / time?));
         let latency = |level| figure("latency", Statistic::Percentile(level));
         let own_line = printed.lines().find_map(|line| line.strip_prefix(WRK_P999));
         Ok(Report {
