@@ -10,7 +10,7 @@ use tare_sim::{Carried, Instant, LineConfig, Node, Outbox, Queue};
 
 use crate::schedule::{wire_bits, Rate};
 use crate::stream::Stream;
-use crate::testbed::{Network, TesterPorts};
+use crate::testbed::{Testbed, TesterPorts, Virtual};
 
 /// The bytes that a gateway adds to a frame on the line between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,12 +217,11 @@ impl Node for Gateway {
 /// A simulated network in which each stream's frames come out where they are expected: through two
 /// gateways and three lines for each port that sends.
 ///
+/// Boxed, so that its code is compiled here, and with optimization in development builds as well.
+///
 /// # Errors
 /// If streams of one port are expected at different ones.
-pub fn gateways(
-    simulation: &Simulation,
-    streams: &[Stream],
-) -> Result<impl Network<Message = Wrapped>, String> {
+pub fn gateways(simulation: &Simulation, streams: &[Stream]) -> Result<Box<dyn Testbed>, String> {
     // By the port that sends: the port that receives.
     let mut paths: Vec<Option<usize>> = Vec::new();
     for stream in streams {
@@ -257,7 +256,7 @@ pub fn gateways(
             line,
         );
     }
-    Ok((network, tester))
+    Ok(Box::new(Virtual::new((network, tester))))
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use tare_loadtest::mlr::{Goal, Search};
 use tare_loadtest::rfc2544::{self, Progress, SizeReport};
 use tare_loadtest::simulate::{self, Overhead, Simulation};
 use tare_loadtest::{
-    pair, report, Bisection, Consistency, Error, Limit, Link, Load, Network, Options, Rate, Stream,
-    StreamConfig, Testbed, Tester, Virtual,
+    pair, report, Bisection, Consistency, Error, Limit, Link, Load, Options, Rate, Stream,
+    StreamConfig, Testbed, Tester,
 };
 use tare_port::Frame;
 use tare_sim::{LineConfig, Queue};
@@ -24,9 +24,9 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn gateways(streams: Vec<Stream>, simulation: &Simulation) -> Tester<Virtual<impl Network>> {
-    let network = simulate::gateways(simulation, &streams).unwrap();
-    Tester::new(Virtual::new(network), streams, quick()).unwrap()
+fn gateways(streams: Vec<Stream>, simulation: &Simulation) -> Tester<Box<dyn Testbed>> {
+    let testbed = simulate::gateways(simulation, &streams).unwrap();
+    Tester::new(testbed, streams, quick()).unwrap()
 }
 
 fn find_limit<B: Testbed>(tester: &mut Tester<B>, precision: u64, duration: Duration) -> Limit {

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use network::both_ways;
 use tare_loadtest::simulate::{self, Simulation};
-use tare_loadtest::{
-    report, Load, Options, PortRecord, Rate, Step, StreamRecord, Tester, Trial, Virtual,
-};
+use tare_loadtest::{report, Load, Options, PortRecord, Rate, Step, StreamRecord, Tester, Trial};
 
 /// A trial with every kind of trouble.
 fn troubled() -> Trial {
@@ -42,12 +40,12 @@ fn troubled() -> Trial {
 #[test]
 fn a_search_reads_as_that_of_the_original() {
     let streams = both_ways(&[network::udp4(60, 1)]);
-    let network = simulate::gateways(&Simulation::new(1_000_000_000), &streams).unwrap();
+    let testbed = simulate::gateways(&Simulation::new(1_000_000_000), &streams).unwrap();
     let options = Options {
         frames: 1 << 12,
         ..network::quick()
     };
-    let mut tester = Tester::new(Virtual::new(network), streams, options).unwrap();
+    let mut tester = Tester::new(testbed, streams, options).unwrap();
     let mut text = String::new();
     for (gbps, step) in [(0.5, Step::Passed), (0.625, Step::Failed)] {
         let rate = Rate::from_f64(gbps * 1e9);

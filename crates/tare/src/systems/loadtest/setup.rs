@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context as _};
 use clap::ArgAction;
 use tare_loadtest::simulate::{self, gateways, Simulation};
-use tare_loadtest::{
-    pair, Error, Link, OpenPorts, Ports, Rate, Stream, StreamConfig, Testbed, Virtual,
-};
+use tare_loadtest::{pair, Error, Link, OpenPorts, Ports, Rate, Stream, StreamConfig, Testbed};
 use tare_packet::{ethernet, imix, pcap};
 use tare_port::{Interface, Kind, Layout, Pool, Port, XdpMode, XdpSender};
 
@@ -144,12 +142,12 @@ impl Setup {
             .fold(longest, usize::max);
         match &self.simulate {
             Some(simulation) => {
-                let network = gateways(simulation, &streams).map_err(anyhow::Error::msg)?;
+                let testbed = gateways(simulation, &streams).map_err(anyhow::Error::msg)?;
                 let under_way = simulation.frames_under_way(max) * streams.len();
                 let most = SIMULATED_BYTES_MAX / (longest + SLOT_MARGIN);
                 let frames = under_way.min(most).max(FRAMES);
                 Ok(Ready {
-                    testbed: Box::new(Virtual::new(network)),
+                    testbed,
                     streams,
                     pool: None,
                     frames,
