@@ -153,7 +153,11 @@ impl EProcess {
 }
 
 fn mean(wealth: &[f64; STAKES]) -> f64 {
-    wealth.iter().sum::<f64>() / STAKES as f64
+    // Four sums that do not wait for one another: most of the judge's time is spent here.
+    let sums = wealth.chunks_exact(4).fold([0.0; 4], |sums, part| {
+        std::array::from_fn(|lane| sums[lane] + part[lane])
+    });
+    sums.iter().sum::<f64>() / STAKES as f64
 }
 
 /// The confidence sequence of the figure in `rounds` after the last of them: with a chance of at
