@@ -2,8 +2,10 @@
 
 mod report;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,6 +18,7 @@ use tare_port::{Kind, Opened};
 use tare_sim::Instant;
 
 use crate::memory::{Config, KeepError, Preset, Restored, Store};
+use crate::operation::{self, SpaceId};
 use crate::protocol::{Authentication, Node, NodeConfig, Secret, LOCAL_DATAGRAM, NETWORK_DATAGRAM};
 use crate::serve::{Service, ShmSource, Source, UdpSource, XdpSource};
 use crate::transport::xdp::{XdpAddress, XdpStation};
@@ -50,8 +53,11 @@ pub struct Options {
     pub pages: Option<Pages>,
     /// The file that keeps the memory over the end of the process.
     pub keep: Option<PathBuf>,
-    /// The bytes that a space may use.
+    /// The bytes that a space may use; all of the memory if `None`.
     pub quota: Option<u64>,
+    /// The bytes that these spaces may use instead, kept spaces included. Another kept space has
+    /// the quota that it had before.
+    pub quotas: BTreeMap<SpaceId, u64>,
     /// The most spaces.
     pub spaces_max: usize,
     /// A range that each space has from the start.
@@ -195,6 +201,7 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     let epoch = Instant::now();
     let mut config = Config::new(options.memory);
     config.quota = options.quota.unwrap_or(options.memory);
+    config.quotas = mem::take(&mut options.quotas);
     config.spaces_max = options.spaces_max;
     config.preset = options.preset;
     let key = crate::random::bytes::<16>().map_err(Error::Random)?;
@@ -346,7 +353,14 @@ fn open(options: &Options, config: &Config) -> Result<(Store<Mapping>, Option<Re
     };
     let failed = |error| Error::Keep(path.clone(), error);
     let file = owned(path).map_err(|error| failed(error.into()))?;
-    let (store, restored) = Store::open_kept(config, file).map_err(failed)?;
+    let (mut store, restored) = Store::open_kept(config, file).map_err(failed)?;
+    for (&space, &bytes) in &config.quotas {
+        match store.set_quota(space, bytes) {
+            // It gets its quota when it is made.
+            Ok(()) | Err(operation::Error::NoSuchSpace) => {}
+            Err(_) => return Err(failed(KeepError::Corrupt("no room for the quotas"))),
+        }
+    }
     Ok((store, Some(restored)))
 }
 

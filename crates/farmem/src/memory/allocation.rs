@@ -48,7 +48,8 @@ impl<M: Bytes> Store<M> {
             return Err(Error::OutOfMemory);
         }
         self.make_room(true)?;
-        let mut space = Space::new(self.config.quota, CHOSEN.start);
+        let quota = self.config.quotas.get(&id).copied();
+        let mut space = Space::new(quota.unwrap_or(self.config.quota), CHOSEN.start);
         if let Some(preset) = self.config.preset {
             self.give_back_of(id, preset.start..preset.end, u64::MAX);
         }
@@ -106,8 +107,9 @@ impl<M: Bytes> Store<M> {
     /// # Errors
     /// No such space.
     pub fn set_quota(&mut self, id: SpaceId, bytes: u64) -> Result<(), Error> {
-        if !self.spaces.contains_key(&id) {
-            return Err(Error::NoSuchSpace);
+        let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
+        if space.quota == bytes {
+            return Ok(());
         }
         self.make_room(false)?;
         self.record(&Record::Quota {

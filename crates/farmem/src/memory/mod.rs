@@ -49,6 +49,8 @@ pub struct Config {
     /// more than `bytes` together, and mostly up to twice as much, which it is if the quotas are no
     /// more than `bytes` together.
     pub quota: u64,
+    /// The quotas of the spaces that have another one, in bytes.
+    pub quotas: BTreeMap<SpaceId, u64>,
     /// The most spaces.
     pub spaces_max: usize,
     /// A sparse range that each space has from the start.
@@ -72,6 +74,7 @@ impl Config {
         Config {
             bytes,
             quota: bytes,
+            quotas: BTreeMap::new(),
             spaces_max: 1 << 20,
             preset: None,
             key: [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03],

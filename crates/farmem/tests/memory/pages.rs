@@ -1,5 +1,7 @@
 //! Allocation, translation and freeing.
 
+use std::collections::BTreeMap;
+
 use tare_farmem::memory::{Config, Preset, Store, PAGES_MAX};
 use tare_farmem::operation::{Error, PageSize, Permission, SpaceId};
 use tare_sim::{Instant, Random};
@@ -152,6 +154,26 @@ fn a_space_uses_no_more_than_its_quota() {
     assert_eq!(store.write(ONE, BASE + (1 << 38), &[1]), Ok(()));
     assert!(alloc(&mut store, TWO, 200 * KIB_4, None).is_ok());
     assert_eq!(store.set_quota(SpaceId(3), 0), Err(Error::NoSuchSpace));
+}
+
+#[test]
+fn a_space_that_is_named_has_its_own_quota_whenever_it_is_made() {
+    let config = Config {
+        quota: 4 * KIB_4,
+        quotas: BTreeMap::from([(TWO, 8 * KIB_4)]),
+        ..Config::new(1 << 20)
+    };
+    let mut store = Store::in_memory(&config, |bytes| Ok::<_, ()>(vec![0; bytes])).unwrap();
+    for _ in 0..2 {
+        store.open(ONE).unwrap();
+        store.open(TWO).unwrap();
+        for (space, quota) in [(ONE, 4), (TWO, 8)] {
+            let more = alloc(&mut store, space, (quota + 1) * KIB_4, None);
+            assert_eq!(more, Err(Error::Quota));
+            assert!(alloc(&mut store, space, quota * KIB_4, None).is_ok());
+            store.close(space).unwrap();
+        }
+    }
 }
 
 #[test]

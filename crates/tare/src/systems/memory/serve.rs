@@ -1,15 +1,16 @@
 //! `tare memory serve`: a memory node.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{anyhow, Context as _};
+use anyhow::{anyhow, bail, Context as _};
 use clap::ValueEnum;
 use tare_daemon::Signals;
 use tare_farmem::daemon::{self, Listen, Options};
 use tare_farmem::memory::Preset;
-use tare_farmem::operation::PageSize;
+use tare_farmem::operation::{PageSize, SpaceId};
 use tare_farmem::transport::Waiting;
 use tare_memory::Pages;
 
@@ -24,6 +25,7 @@ const ADAPTIVE: Duration = Duration::from_micros(50);
 #[command(after_help = "Examples:\n  \
     tare memory serve                              1 GiB for the programs of this machine\n  \
     tare memory serve -m 16Gi --quota 1Gi --cores 2 --wait busy\n  \
+    tare memory serve -m 16Gi --quota 64Mi --space-quota 7=8Gi --space-quota 9=4Gi\n  \
     tare memory serve --preset 0x40000000-0xb4c0000000\n  \
     tare memory keygen > node.secret && tare memory serve --listen 10.0.0.1:7311 --secret node.secret\n  \
     tare memory serve --listen 10.0.0.1:7311 --insecure    for a network that is trusted\n  \
@@ -60,6 +62,10 @@ pub(crate) struct Args {
     /// The bytes that one address space may use [default: all]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     quota: Option<u64>,
+    /// The bytes that the address space SPACE may use instead; once for each such space. A space
+    /// that --keep restores and that is not named has the quota that it had before
+    #[arg(long, value_name = "SPACE=BYTES", value_parser = space_quota)]
+    space_quota: Vec<(SpaceId, u64)>,
     /// Maximum number of address spaces
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
     spaces: usize,
@@ -151,6 +157,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         pages: args.pages.map(Pages::from),
         keep: args.keep.clone(),
         quota: args.quota,
+        quotas: quotas(&args.space_quota)?,
         spaces_max: args.spaces,
         preset: args.preset,
         endpoints: args.daemon.endpoints(),
@@ -159,6 +166,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     daemon::run(options).map_err(|error| anyhow!("{error}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the quota of a space: SPACE=BYTES.
+fn space_quota(text: &str) -> Result<(SpaceId, u64), String> {
+    let wrong = || format!("found \"{text}\", expected SPACE=BYTES, such as 7=8Gi");
+    let (space, bytes) = text.split_once('=').ok_or_else(wrong)?;
+    let space = space.parse().map_err(|_| wrong())?;
+    Ok((SpaceId(space), parse_bytes(bytes)?))
+}
+
+/// Returns the quotas by space.
+///
+/// # Errors
+/// A space has two.
+fn quotas(list: &[(SpaceId, u64)]) -> anyhow::Result<BTreeMap<SpaceId, u64>> {
+    let mut quotas = BTreeMap::new();
+    for &(space, bytes) in list {
+        if quotas.insert(space, bytes).is_some() {
+            bail!(
+                "--space-quota: found space {} twice, expected one quota",
+                space.0
+            );
+        }
+    }
+    Ok(quotas)
 }
 
 /// Reads a range of addresses: FIRST-END, in hexadecimal or decimal.
