@@ -1,5 +1,6 @@
 //! Latencies, counted by length.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::de::Error as _;
@@ -22,9 +23,16 @@ const DIGITS: u8 = 3;
 ///
 /// Written with serde, a histogram is its unit, its digits and the counts of the buckets in use;
 /// what is read is checked as input from outside.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Histogram {
     pub(crate) latencies: hdrhistogram::Histogram<u64>,
+}
+
+/// Its figures: it has tens of thousands of buckets.
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Histogram").field(&self.summary()).finish()
+    }
 }
 
 impl Histogram {
@@ -214,6 +222,16 @@ mod tests {
     fn latencies() -> impl Strategy<Value = Vec<u64>> {
         let latency = prop_oneof![0u64..5000, 0u64..2 * LONGEST_NS, Just(0), Just(u64::MAX)];
         proptest::collection::vec(latency, 0..60)
+    }
+
+    #[test]
+    fn debug_shows_figures_and_no_buckets() {
+        assert_eq!(format!("{:?}", of(&[])), "Histogram(None)");
+        let shown = format!("{:?}", of(&[5, 7]));
+        assert!(
+            shown.contains("min_ns: 5, ") && shown.len() < 500,
+            "{shown}"
+        );
     }
 
     proptest! {
