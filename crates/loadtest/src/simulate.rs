@@ -163,7 +163,7 @@ pub fn frame(length: usize) -> Vec<u8> {
 
 /// A frame, and how many bytes a gateway has put around it.
 #[derive(Debug)]
-pub struct Wrapped {
+struct Wrapped {
     frame: Frame,
     extra: usize,
 }

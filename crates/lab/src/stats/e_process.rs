@@ -153,7 +153,8 @@ impl EProcess {
 }
 
 fn mean(wealth: &[f64; STAKES]) -> f64 {
-    // Four sums that do not wait for one another: most of the judge's time is spent here.
+    // Four sums, so that an addition need not wait for the one before: a study of the judge spent
+    // 30 % of its time in `add`.
     let sums = wealth.chunks_exact(4).fold([0.0; 4], |sums, part| {
         std::array::from_fn(|lane| sums[lane] + part[lane])
     });
