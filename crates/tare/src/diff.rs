@@ -8,7 +8,7 @@ use tare_lab::diff::{self, CellChange, Condition, RunDiff, VerdictChange};
 use tare_lab::report::text::clean;
 use tare_lab::result::RunResult;
 use tare_lab::store::RunDirectory;
-use tare_lab::unit::significant;
+use tare_lab::unit::{significant, Unit};
 
 use crate::{cli, report, terminal};
 
@@ -124,14 +124,13 @@ fn of_condition(condition: &Condition) -> String {
 }
 
 fn of_verdict(verdict: &VerdictChange) -> String {
-    let figure = |value: Option<f64>| value.map_or("–".to_owned(), |v| verdict.unit.show(v));
+    let measured = [verdict.measured_before, verdict.measured_after];
     format!(
-        "{}: {} → {} ({} → {}){}",
+        "{}: {} → {} ({}){}",
         clean(&verdict.id),
         verdict.before,
         verdict.after,
-        figure(verdict.measured_before),
-        figure(verdict.measured_after),
+        in_one_unit(verdict.unit, measured),
         if verdict.same_criterion {
             ""
         } else {
@@ -160,13 +159,24 @@ fn of_cell(cell: &CellChange) -> String {
         _ => "no interval",
     };
     format!(
-        "{} {} {}: {} → {}, × {ratio}, {direction}",
+        "{} {} {}: {}, × {ratio}, {direction}",
         clean(&cell.experiment),
         clean(&cell.at.in_words()),
         clean(&cell.metric),
-        cell.unit.show(cell.before),
-        cell.unit.show(cell.after),
+        in_one_unit(cell.unit, [Some(cell.before), Some(cell.after)]),
     )
+}
+
+/// Two values, one after the other, in one unit in which both are short.
+fn in_one_unit(unit: Unit, values: [Option<f64>; 2]) -> String {
+    let known: Vec<f64> = values.into_iter().flatten().collect();
+    let short = unit.short(&known);
+    let [before, after] = values
+        .map(|value| value.map_or("–".to_owned(), |value| significant(value / short.per)));
+    match short.unit {
+        Unit::Ratio | Unit::Count => format!("{before} → {after}"),
+        unit => format!("{before} → {after} {unit}"),
+    }
 }
 
 /// The size of a cell's change, for sorting; cells without a ratio come last.
@@ -177,7 +187,7 @@ fn size(cell: &CellChange) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tare_lab::unit::{Better, Unit};
+    use tare_lab::unit::Better;
     use tare_lab::value::Point;
 
     #[test]
@@ -210,14 +220,34 @@ mod tests {
             "{shown}"
         );
         assert!(
-            shown.contains("vita/limit the only cell changed: 10 ns → 12 ns, × 1.2, worse"),
+            shown.contains("vita/limit the only cell changed: 10 → 12 ns, × 1.2, worse"),
             "{shown}"
         );
         assert!(!shown.contains("equal: "), "{shown}");
         let shown = text(&changes, true);
         assert!(
-            shown.contains("equal: 10 ns → 10 ns, × 1, the same"),
+            shown.contains("equal: 10 → 10 ns, × 1, the same"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn two_values_are_shown_in_one_unit() {
+        for (unit, values, expected) in [
+            (
+                Unit::MegabytesPerSecond,
+                [Some(0.08381), Some(0.1302)],
+                "0.08381 → 0.1302 MB/s",
+            ),
+            (
+                Unit::Nanoseconds,
+                [Some(950.0), Some(12_340.0)],
+                "0.95 → 12.34 µs",
+            ),
+            (Unit::Ratio, [Some(1.25), None], "1.25 → –"),
+            (Unit::Count, [None, None], "– → –"),
+        ] {
+            assert_eq!(in_one_unit(unit, values), expected);
+        }
     }
 }
