@@ -175,7 +175,7 @@ typedef struct tfm_options {
     uint32_t operations_max;
     /**
      * Longest datagram in both directions, at least 1024; by default 8264 to a node on this
-     * machine and 1472 to any other. The node's, if less.
+     * machine, and to any other 1472, over IPv6 1452. The node's, if less.
      */
     uint32_t datagram_bytes;
 } tfm_options;

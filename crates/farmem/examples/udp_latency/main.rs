@@ -160,7 +160,7 @@ impl Bench {
     fn new(order: u32, waiting: Waiting) -> Bench {
         let pages = 1u64 << order;
         let store = Store::new(&Config::new((pages * PAGE).max(512 << 20)));
-        let node = UdpSource::bind(ANY, false).expect("a socket");
+        let node = UdpSource::bind(ANY).expect("a socket");
         let address = node.local_addr().expect("an address");
         let (echo, echo_here) = pair();
         let (sink, stream) = pair();

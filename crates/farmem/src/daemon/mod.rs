@@ -19,7 +19,7 @@ use tare_sim::Instant;
 
 use crate::memory::{Config, KeepError, Preset, Restored, Store};
 use crate::operation::{self, SpaceId};
-use crate::protocol::{Authentication, Node, NodeConfig, Secret, LOCAL_DATAGRAM, NETWORK_DATAGRAM};
+use crate::protocol::{network_datagram, Authentication, Node, NodeConfig, Secret, LOCAL_DATAGRAM};
 use crate::serve::{Service, ShmSource, Source, UdpSource, XdpSource};
 use crate::transport::xdp::{XdpAddress, XdpStation};
 use crate::transport::Waiting;
@@ -44,7 +44,7 @@ pub struct Options {
     /// The way they wait.
     pub waiting: Waiting,
     /// Longest datagram, in bytes; [`LOCAL_DATAGRAM`] if `None` and only this machine reaches the
-    /// node, else [`NETWORK_DATAGRAM`].
+    /// node, else [`network_datagram`].
     pub datagram_bytes: Option<usize>,
     /// Memory for pages, in bytes.
     pub memory: u64,
@@ -86,7 +86,7 @@ impl Options {
         let usual = if is_local {
             LOCAL_DATAGRAM
         } else {
-            NETWORK_DATAGRAM
+            network_datagram(self.listen.address().ip())
         };
         self.datagram_bytes.unwrap_or(usual)
     }
@@ -310,12 +310,12 @@ fn listen(
 
 /// Opens a socket for each worker; returns the address that they got.
 fn listen_udp(listen: SocketAddr, workers: usize, to: &mut Sources) -> Result<SocketAddr, Error> {
-    let mut address = listen;
-    for _ in 0..workers.max(1) {
-        let failed = |error| Error::Listen(Listen::Udp(address), error);
-        let source = UdpSource::bind(address, workers > 1).map_err(failed)?;
-        // All the others get the port that the first one got.
-        address = source.local_addr().map_err(failed)?;
+    let open = || -> io::Result<_> {
+        let sources = UdpSource::bind_shared(listen, workers)?;
+        Ok((sources[0].local_addr()?, sources))
+    };
+    let (address, sources) = open().map_err(|error| Error::Listen(Listen::Udp(listen), error))?;
+    for source in sources {
         to.push(vec![Box::new(source)]);
     }
     Ok(address)

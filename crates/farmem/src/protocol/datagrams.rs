@@ -1,11 +1,23 @@
 //! Datagrams to be sent, in one piece of memory.
 
+use std::net::IpAddr;
 use std::ops::Range;
 
 use super::message::REQUEST_HEADER;
 
 /// Longest datagram without fragments on Ethernet over IPv4, in bytes.
 pub const NETWORK_DATAGRAM: usize = 1472;
+
+/// The same over IPv6, whose header is 20 bytes longer.
+const NETWORK_DATAGRAM_V6: usize = 1452;
+
+/// Returns the longest datagram without fragments on Ethernet to or from an address, in bytes.
+pub const fn network_datagram(address: IpAddr) -> usize {
+    match address {
+        IpAddr::V4(_) => NETWORK_DATAGRAM,
+        IpAddr::V6(_) => NETWORK_DATAGRAM_V6,
+    }
+}
 
 /// Longest datagram between programs of one machine, in bytes: a header and two pages, so that a
 /// write of 64 KiB has no shorter end, and seven fill a run. With 16 KiB writes of 64 KiB take 1.1

@@ -28,7 +28,7 @@ pub use client::{
     Client, ClientConfig, ClientCounters, Completion, Exchange, Failure, OperationId, OwnedWrite,
     Run, SubmitError,
 };
-pub use datagrams::{Datagrams, LOCAL_DATAGRAM, NETWORK_DATAGRAM};
+pub use datagrams::{network_datagram, Datagrams, LOCAL_DATAGRAM, NETWORK_DATAGRAM};
 pub(crate) use datagrams::{RUN_BYTES, SEND_BYTES};
 pub use message::{
     peek, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,

@@ -62,16 +62,14 @@ impl<S: Execute + Send + 'static> Service<S> {
     /// # Errors
     /// Those of the operating system, such as an address that is in use.
     pub fn start(config: &ServiceConfig, node: Node<S>) -> io::Result<Service<S>> {
-        let mut listen = config.listen;
-        let mut workers: Vec<Vec<Box<dyn Source<S>>>> = Vec::new();
-        for _ in 0..config.workers.max(1) {
-            let source = UdpSource::bind(listen, config.workers > 1)?;
-            // All the others get the port that the first one got.
-            listen = source.local_addr()?;
-            workers.push(vec![Box::new(source)]);
-        }
-        let mut service = Service::with_sources(node, workers, config.waiting)?;
-        service.address = Some(listen);
+        let sources = UdpSource::bind_shared(config.listen, config.workers)?;
+        let address = sources[0].local_addr()?;
+        let workers = sources.into_iter().map(|source| {
+            let source: Box<dyn Source<S>> = Box::new(source);
+            vec![source]
+        });
+        let mut service = Service::with_sources(node, workers.collect(), config.waiting)?;
+        service.address = Some(address);
         Ok(service)
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::lock;
 use super::source::{Source, Turn};
 use crate::protocol::{Datagrams, Execute, Node, SEND_BYTES};
-use crate::transport::{UdpSocket, Waiting, DATAGRAM_MAX};
+use crate::transport::{Peer, UdpSocket, Waiting, DATAGRAM_MAX};
 use rustix::net::{bind, socket_with, sockopt, AddressFamily, SocketFlags, SocketType};
 
 /// Most pieces taken in one turn. The more, the less often the node is locked; the fewer, the
@@ -27,12 +27,13 @@ const BUFFER: usize = 4 * DATAGRAM_MAX;
 /// A UDP socket that receives requests.
 ///
 /// Pieces that come are put one behind the other, so that the small ones of many clients share few
-/// cache lines; with `recvmmsg` each would have 64 KiB of its own.
+/// cache lines; with `recvmmsg` each would have 64 KiB of its own. Neither that nor `sendmmsg` takes
+/// less processor time (`docs/src/journal/datagrams-per-call.md`).
 #[derive(Debug)]
 pub struct UdpSource {
     socket: UdpSocket,
     buffer: Box<[u8]>,
-    arrived: Vec<(Range<usize>, SocketAddr)>,
+    arrived: Vec<(Range<usize>, Peer)>,
     replies: Datagrams,
     /// The replies to each piece.
     answers: Vec<Range<usize>>,
@@ -43,21 +44,45 @@ pub struct UdpSource {
 }
 
 impl UdpSource {
-    /// Opens a socket at an address; several may share it if all say so, and the kernel then gives
-    /// each client to one of them.
+    /// Opens a socket at an address that no other socket has.
     ///
     /// # Errors
-    /// Those of the operating system.
-    pub fn bind(listen: SocketAddr, shared: bool) -> io::Result<UdpSource> {
+    /// Those of the operating system, such as an address that is in use.
+    pub fn bind(listen: SocketAddr) -> io::Result<UdpSource> {
+        UdpSource::open(listen, false)
+    }
+
+    /// Opens `count` sockets at one address that no other socket has; the kernel gives each client
+    /// to one of them. All get the port that the first one got.
+    ///
+    /// # Errors
+    /// Those of the operating system, such as an address that is in use.
+    pub fn bind_shared(listen: SocketAddr, count: usize) -> io::Result<Vec<UdpSource>> {
+        let first = UdpSource::open(listen, false)?;
+        if count > 1 {
+            // Not before: it could join the sockets of another node there, which would then lack
+            // a part of its clients.
+            sockopt::set_socket_reuseport(first.socket.as_fd(), true)?;
+        }
+        let listen = first.local_addr()?;
+        let others = (1..count).map(|_| UdpSource::open(listen, true));
+        std::iter::once(Ok(first)).chain(others).collect()
+    }
+
+    fn open(listen: SocketAddr, joins_others: bool) -> io::Result<UdpSource> {
         let family = match listen {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
         let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_reuseport(&socket, shared)?;
+        sockopt::set_socket_reuseport(&socket, joins_others)?;
         bind(socket.as_fd(), &listen)?;
+        let mut socket = UdpSocket::new(socket)?;
+        if listen.ip().is_unspecified() {
+            socket.ask_for_destinations()?;
+        }
         Ok(UdpSource {
-            socket: UdpSocket::new(socket)?,
+            socket,
             buffer: vec![0; BUFFER].into(),
             arrived: Vec::with_capacity(BATCH_MAX),
             replies: Datagrams::default(),
@@ -80,7 +105,7 @@ impl UdpSource {
         self.arrived.clear();
         self.turns = self.turns.wrapping_add(1);
         let looks = self.batch > 1 || wait.is_zero() || self.turns.is_multiple_of(LOOK_PERIOD);
-        let mut from = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let mut from = Peer::from(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let mut found = match looks {
             true => self.socket.receive(&mut self.buffer, Some(&mut from))?,
             false => None,

@@ -7,6 +7,7 @@
 
 mod faulty;
 mod link;
+mod peer;
 mod remote;
 mod shared;
 mod udp;
@@ -25,6 +26,7 @@ use crate::protocol::{Completion, Failure, OperationId, OwnedWrite, SubmitError}
 
 pub use faulty::{FaultCounts, Faults, Faulty};
 pub use link::{share_processor, Link, Waiting, DATAGRAM_MAX};
+pub(crate) use peer::Peer;
 pub use remote::Remote;
 pub use shared::{Member, Shared};
 pub(crate) use udp::UdpSocket;

@@ -1,12 +1,15 @@
 //! Datagrams over UDP.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use nix::sys::socket::{sendmsg, setsockopt, sockopt, ControlMessage, MsgFlags, SockaddrStorage};
+use nix::libc::{in6_pktinfo, in_pktinfo};
+use nix::sys::socket::{
+    recvmsg, sendmsg, setsockopt, sockopt, ControlMessage, MsgFlags, SockaddrStorage,
+};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
@@ -15,7 +18,8 @@ use rustix::net::{
 use tare_sim::Instant;
 
 use super::link::{share_processor, Link, Waiting};
-use crate::protocol::{Datagrams, Run, LOCAL_DATAGRAM, NETWORK_DATAGRAM, RUN_BYTES};
+use super::peer::{self, Peer};
+use crate::protocol::{network_datagram, Datagrams, Run, LOCAL_DATAGRAM, RUN_BYTES};
 
 /// The room that a socket asks for in each direction, in bytes. Linux counts what packets take, not
 /// what they carry, and gives at most `net.core.rmem_max` and `wmem_max`.
@@ -51,6 +55,8 @@ pub(crate) struct UdpSocket {
     gathers: bool,
     /// Short datagrams that came since the last long one.
     short: u32,
+    /// The room for the address that a datagram was sent to; empty if the kernel does not say it.
+    control: Vec<u8>,
     errors: Errors,
     /// The time after which the kernel gives up waiting.
     timeout: Duration,
@@ -73,6 +79,7 @@ impl UdpSocket {
             cuts: true,
             gathers: false,
             short: 0,
+            control: Vec::new(),
             errors: Errors::default(),
             timeout: Duration::MAX,
             seen: None,
@@ -81,6 +88,18 @@ impl UdpSocket {
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(SocketAddr::try_from(getsockname(&self.socket)?)?)
+    }
+
+    /// Has the kernel say which address each datagram was sent to, so that its answer leaves from
+    /// there ([`Peer::local`]): for a socket that is bound to all addresses of this machine.
+    pub(crate) fn ask_for_destinations(&mut self) -> io::Result<()> {
+        match self.local_addr()? {
+            SocketAddr::V4(_) => setsockopt(&self.socket, sockopt::Ipv4PacketInfo, &true),
+            SocketAddr::V6(_) => setsockopt(&self.socket, sockopt::Ipv6RecvPacketInfo, &true),
+        }?;
+        // The number is that of UDP_GRO, the size of the datagrams in a run.
+        self.control = nix::cmsg_space!(i32, in_pktinfo, in6_pktinfo);
+        Ok(())
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -93,7 +112,7 @@ impl UdpSocket {
         &mut self,
         datagrams: &Datagrams,
         range: Range<usize>,
-        to: Option<&SocketAddr>,
+        to: Option<&Peer>,
     ) -> io::Result<()> {
         if range.len() == 1 {
             return self.send_one(datagrams.part(range), to);
@@ -119,7 +138,7 @@ impl UdpSocket {
         }
         parts
             .chunks(2)
-            .try_for_each(|one| self.send_parts(one, &[], None).or_else(lost))
+            .try_for_each(|one| self.send_parts(one, None, None).or_else(lost))
     }
 
     /// Sends a run of datagrams; returns false if that does not work, here or to this peer.
@@ -127,13 +146,12 @@ impl UdpSocket {
         &mut self,
         run: &[IoSlice<'_>],
         size: usize,
-        to: Option<&SocketAddr>,
+        to: Option<&Peer>,
     ) -> io::Result<bool> {
         let Ok(size) = u16::try_from(size) else {
             return Ok(false);
         };
-        let size = [ControlMessage::UdpGsoSegments(&size)];
-        let Err(error) = self.send_parts(run, &size, to) else {
+        let Err(error) = self.send_parts(run, Some(size), to) else {
             return Ok(true);
         };
         match error {
@@ -149,14 +167,29 @@ impl UdpSocket {
         }
     }
 
-    /// Sends what parts and control messages say in one system call.
+    /// Sends parts, as a run of datagrams of `size` bytes or as one, in one system call.
     fn send_parts(
         &self,
         parts: &[IoSlice<'_>],
-        control: &[ControlMessage<'_>],
-        to: Option<&SocketAddr>,
+        size: Option<u16>,
+        to: Option<&Peer>,
     ) -> Result<(), Errno> {
-        let to = to.map(|to| SockaddrStorage::from(*to));
+        let source = to.and_then(Peer::source);
+        let source = source.as_ref().map(peer::Source::message);
+        let size = size.as_ref().map(ControlMessage::UdpGsoSegments);
+        let (one, both);
+        let control = match (size, source) {
+            (Some(size), Some(source)) => {
+                both = [size, source];
+                &both[..]
+            }
+            (Some(message), None) | (None, Some(message)) => {
+                one = [message];
+                &one[..]
+            }
+            (None, None) => &[],
+        };
+        let to = to.map(|to| SockaddrStorage::from(to.address));
         loop {
             let socket = self.socket.as_raw_fd();
             match sendmsg(socket, parts, control, MsgFlags::empty(), to.as_ref()) {
@@ -167,15 +200,18 @@ impl UdpSocket {
         }
     }
 
-    fn send_one(&self, datagram: &[u8], to: Option<&SocketAddr>) -> io::Result<()> {
+    fn send_one(&self, datagram: &[u8], to: Option<&Peer>) -> io::Result<()> {
         self.send_bytes(datagram, to).or_else(lost)
     }
 
-    fn send_bytes(&self, bytes: &[u8], to: Option<&SocketAddr>) -> Result<(), Errno> {
+    fn send_bytes(&self, bytes: &[u8], to: Option<&Peer>) -> Result<(), Errno> {
         let flags = SendFlags::empty();
         loop {
             let sent = match to {
-                Some(to) => sendto(&self.socket, bytes, flags, to),
+                Some(Peer { local: Some(_), .. }) => {
+                    return self.send_parts(&[IoSlice::new(bytes)], None, to);
+                }
+                Some(to) => sendto(&self.socket, bytes, flags, &to.address),
                 None => send(&self.socket, bytes, flags),
             };
             match sent {
@@ -192,7 +228,7 @@ impl UdpSocket {
     pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],
-        from: Option<&mut SocketAddr>,
+        from: Option<&mut Peer>,
     ) -> io::Result<Option<usize>> {
         self.receive_with(buffer, from, RecvFlags::DONTWAIT)
     }
@@ -201,7 +237,7 @@ impl UdpSocket {
     pub(crate) fn receive_within(
         &mut self,
         buffer: &mut [u8],
-        mut from: Option<&mut SocketAddr>,
+        mut from: Option<&mut Peer>,
         wait: Duration,
         waiting: Waiting,
     ) -> io::Result<Option<usize>> {
@@ -270,15 +306,18 @@ impl UdpSocket {
     fn receive_with(
         &mut self,
         buffer: &mut [u8],
-        from: Option<&mut SocketAddr>,
+        from: Option<&mut Peer>,
         flags: RecvFlags,
     ) -> io::Result<Option<usize>> {
         let received = match from {
             None => recv(&self.socket, buffer, flags).map(|(_, len)| len),
+            Some(place) if !self.control.is_empty() => {
+                self.receive_with_destination(buffer, place, flags)
+            }
             Some(place) => recvfrom(&self.socket, buffer, flags).map(|(_, len, from)| {
                 // It comes over IP, so that it has an address.
                 if let Some(Ok(from)) = from.map(SocketAddr::try_from) {
-                    *place = from;
+                    *place = from.into();
                 }
                 len
             }),
@@ -293,6 +332,26 @@ impl UdpSocket {
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => self.receive_error(error, flags).map(|()| None),
         }
+    }
+
+    fn receive_with_destination(
+        &mut self,
+        buffer: &mut [u8],
+        from: &mut Peer,
+        flags: RecvFlags,
+    ) -> Result<usize, Errno> {
+        let mut parts = [IoSliceMut::new(buffer)];
+        let flags = MsgFlags::from_bits_truncate(flags.bits() as i32);
+        let control = Some(&mut self.control[..]);
+        let message =
+            recvmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &mut parts, control, flags)
+                .map_err(|error| Errno::from_raw_os_error(error as i32))?;
+        if let Some(address) = message.address.as_ref().and_then(peer::sender) {
+            let messages = message.cmsgs().ok();
+            let local = messages.and_then(|mut all| all.find_map(|one| peer::destination(&one)));
+            *from = Peer { address, local };
+        }
+        Ok(message.bytes)
     }
 
     /// Takes note of an error that is no arrival. While many come in a short time it sleeps, if the
@@ -396,7 +455,7 @@ impl UdpLink {
     }
 
     /// Returns the longest datagram that the path to the node carries, as far as that is certain:
-    /// [`LOCAL_DATAGRAM`] to this machine, [`NETWORK_DATAGRAM`] to any other, since a router may
+    /// [`LOCAL_DATAGRAM`] to this machine, [`network_datagram`] to any other, since a router may
     /// carry less than the interface.
     pub fn datagram_bytes(&self) -> usize {
         let own = self.local_addr().map(|own| own.ip());
@@ -408,7 +467,7 @@ impl UdpLink {
 fn datagram_bytes(own: Option<IpAddr>, node: IpAddr) -> usize {
     match node.is_loopback() || own == Some(node) {
         true => LOCAL_DATAGRAM,
-        false => NETWORK_DATAGRAM,
+        false => network_datagram(node),
     }
 }
 
@@ -471,10 +530,10 @@ mod tests {
         let (one, run) = (datagrams(&[600]), datagrams(&[600, 600, 200]));
         for other in others {
             let other: SocketAddr = other.parse().unwrap();
-            sender.send(&one, 0..1, Some(&other)).unwrap();
-            sender.send(&run, 0..3, Some(&other)).unwrap();
+            sender.send(&one, 0..1, Some(&other.into())).unwrap();
+            sender.send(&run, 0..3, Some(&other.into())).unwrap();
             assert!(sender.cuts, "{other}: runs to others are still sent whole");
-            sender.send(&run, 0..3, Some(&there)).unwrap();
+            sender.send(&run, 0..3, Some(&there.into())).unwrap();
             let (mut bytes, mut buffer) = (0, vec![0; 1 << 16]);
             while bytes < 1400 {
                 let wait = Duration::from_secs(5);
@@ -596,7 +655,7 @@ mod tests {
             (Some("10.0.0.1"), "10.0.0.1", 8264),
             (Some("10.0.0.1"), "10.0.0.2", 1472),
             (None, "10.0.0.2", 1472),
-            (Some("2001:db8::1"), "2001:db8::2", 1472),
+            (Some("2001:db8::1"), "2001:db8::2", 1452),
         ] {
             assert_eq!(datagram_bytes(own.map(ip), ip(node)), expected, "{node}");
         }

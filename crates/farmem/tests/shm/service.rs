@@ -39,7 +39,7 @@ fn options(waiting: Waiting) -> Options {
 fn sources(secret: impl Fn() -> Option<Secret>) -> ([Box<dyn Source<Store>>; 2], [String; 2]) {
     let path = socket_path();
     let shm = ShmSource::listen(&path, 1, secret()).unwrap();
-    let udp = UdpSource::bind(([127, 0, 0, 1], 0).into(), false).unwrap();
+    let udp = UdpSource::bind(([127, 0, 0, 1], 0).into()).unwrap();
     let addresses = [
         format!("udp://{}", udp.local_addr().unwrap()),
         format!("shm:{}", path.display()),

@@ -78,8 +78,8 @@ pub(crate) struct Args {
     /// The way to wait while nothing comes
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     wait: Wait,
-    /// The longest datagram, in bytes: what the network takes without fragments [default: 1472, and
-    /// 8264 on a loopback address]
+    /// The longest datagram, in bytes: what the network takes without fragments [default: 1472,
+    /// over IPv6 1452, and 8264 on a loopback address]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1024..=65_507))]
     datagram: Option<u16>,
     /// Encrypt and authenticate every message: a file with the secret that `keygen` prints

@@ -203,7 +203,7 @@ impl Served {
         own: IpAddr,
         ready: &mut Ready,
     ) -> anyhow::Result<Served> {
-        let source = UdpSource::bind((own, 0).into(), false)?;
+        let source = UdpSource::bind((own, 0).into())?;
         ready.insert("node".into(), source.local_addr()?.to_string().into());
         let node = Box::new(Mutex::new(node(parameters)?));
         Ok(Served::Udp(Box::new(source), node))
