@@ -20,6 +20,8 @@ use tare_sim::Random;
 
 #[path = "shm/asynchronous.rs"]
 mod asynchronous;
+#[path = "shm/descriptors.rs"]
+mod descriptors;
 #[path = "shm/ends.rs"]
 mod ends;
 #[path = "shm/hostile.rs"]

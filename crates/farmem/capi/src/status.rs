@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, CStr};
-use std::fmt;
+use std::{fmt, io};
 
 use tare_farmem::operation::Error as Refusal;
 use tare_farmem::protocol::{Failure, SubmitError};
 use tare_farmem::session::Error;
+use tare_farmem::transport::shm::ConnectError;
 
 use crate::border::{self, Out};
 
@@ -148,12 +149,28 @@ impl From<Error> for Fault {
             Error::Part { index, failure } => Fault::from(failure).at_index(index),
             Error::Submit(error) => error.into(),
             Error::Io(error) => Fault {
-                cause: Cause::Io(error.raw_os_error().unwrap_or(0)),
+                cause: Cause::Io(number_of(&error)),
                 ..Fault::new(TFM_IO)
             },
             Error::Address { .. } => Fault::new(TFM_ADDRESS),
         }
     }
+}
+
+/// Returns the number of an error of the transport: the system's own, or the one that says the same.
+fn number_of(error: &io::Error) -> c_int {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let system = match inner {
+        Some(ConnectError::Os { source, .. }) => source.raw_os_error(),
+        _ => error.raw_os_error(),
+    };
+    system.unwrap_or(match error.kind() {
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        io::ErrorKind::ConnectionRefused => libc::ECONNREFUSED,
+        io::ErrorKind::OutOfMemory => libc::ENOMEM,
+        io::ErrorKind::InvalidData => libc::EPROTO,
+        _ => libc::EIO,
+    })
 }
 
 /// Returns the code of a refusal by the node.
@@ -376,5 +393,18 @@ mod tests {
         let refused = std::io::Error::from_raw_os_error(libc::ENETUNREACH);
         let io = Fault::from(Error::Io(refused));
         assert_eq!((io.code, Particulars::from(io).os_error), (TFM_IO, 101));
+        let absent = io::Error::from_raw_os_error(libc::ENOENT);
+        let absent = ConnectError::Os {
+            doing: "connect",
+            source: absent,
+        };
+        for (error, number) in [
+            (absent, libc::ENOENT),
+            (ConnectError::Silent, libc::ETIMEDOUT),
+            (ConnectError::NotANode, libc::EPROTO),
+        ] {
+            let fault = Fault::from(Error::Io(error.into()));
+            assert_eq!(Particulars::from(fault).os_error, number);
+        }
     }
 }

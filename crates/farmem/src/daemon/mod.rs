@@ -12,6 +12,7 @@ use std::str::FromStr;
 use std::sync::mpsc::{sync_channel, Receiver};
 use std::time::Duration;
 
+use rustix::process::{getrlimit, setrlimit, Resource};
 use tare_daemon::{Endpoints, Host, Level, LogOptions, Record, Signals};
 use tare_memory::{Mapping, OwnedFile, Pages};
 use tare_port::{Kind, Opened};
@@ -231,6 +232,9 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     if let Some(secret) = secret {
         node.set_secret(secret);
     }
+    if options.shm.is_some() {
+        allow_descriptors();
+    }
     let (sources, listen, port) = listen(&options, started, for_shm)?;
     let service = Service::with_sources(node, sources, options.waiting);
     let service = service.map_err(Error::Worker)?;
@@ -276,6 +280,15 @@ pub fn run(mut options: Options) -> Result<(), Error> {
             .with("executed", counters.executed),
     );
     Ok(())
+}
+
+/// Allows this process as many descriptors as the system lets it have: each client over shared
+/// memory takes two, and the usual limit is as many as there may be clients.
+fn allow_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Without them a client that is too many waits until another one goes.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// The sources of each worker.

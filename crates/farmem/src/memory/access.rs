@@ -273,7 +273,7 @@ impl<M: Bytes> Store<M> {
         // The lock belongs to the physical memory, so there must be some.
         self.populate(space, address, 8, Permission::WRITE)?;
         let at = self.physical(space, address)?;
-        self.locks.lock(now, space, at, lease)
+        self.locks.lock(now, space, (address, at), lease)
     }
 
     /// Gives a lock back.

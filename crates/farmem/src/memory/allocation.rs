@@ -19,7 +19,7 @@ pub const SPARSE_MAX: u64 = 1 << 45;
 pub const AREAS_MAX: usize = 1 << 16;
 
 /// The addresses that the node chooses from.
-pub(super) const CHOSEN: std::ops::Range<Address> = 1 << 46..1 << 47;
+pub const CHOSEN: std::ops::Range<Address> = 1 << 46..1 << 47;
 
 /// Addresses that an allocation tries where one cache line answers for each page; after that, the
 /// second buckets serve too.
@@ -381,6 +381,8 @@ impl<M: Bytes> Store<M> {
                 if let Some(grant) = region.and_then(|region| region.grants.get_mut(&id)) {
                     grant.mapped = None;
                 }
+                // Its memory stays, in which the locks would last until their leases end.
+                self.locks.forget_addresses(id, &(from..to));
             }
         }
         space.leaving.insert(from, Area { end: to, ..area });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use crate::operation::{Error, SpaceId, LEASE_MAX};
+use crate::operation::{Address, Error, SpaceId, LEASE_MAX};
 
 /// Locks that a space may hold at a time.
 pub const LOCKS_MAX: usize = 1024;
@@ -21,6 +21,8 @@ pub(super) struct Locks {
 
 struct Held {
     by: SpaceId,
+    /// The address by which the space took it.
+    address: Address,
     token: u64,
     until: Instant,
 }
@@ -69,12 +71,13 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes a lock after [`Locks::check_new`]; returns its token.
+    /// Takes a lock after [`Locks::check_new`]; returns its token. `at` is the physical address of
+    /// the space's address.
     pub(super) fn lock(
         &mut self,
         now: Instant,
         space: SpaceId,
-        at: u64,
+        (address, at): (Address, u64),
         lease: Duration,
     ) -> Result<u64, Error> {
         if let Some(held) = self.held.get(&at) {
@@ -83,8 +86,14 @@ impl Locks {
         }
         self.spaces.entry(space).or_default().insert(at);
         self.last_token += 1;
-        let (by, token, until) = (space, self.last_token, now + lease);
-        self.held.insert(at, Held { by, token, until });
+        let (token, until) = (self.last_token, now + lease);
+        let held = Held {
+            by: space,
+            address,
+            token,
+            until,
+        };
+        self.held.insert(at, held);
         self.ends.insert((until, at));
         Ok(token)
     }
@@ -118,6 +127,19 @@ impl Locks {
     /// Removes the locks of physical memory that is freed.
     pub(super) fn forget(&mut self, range: Range<u64>) {
         while let Some((&at, _)) = self.held.range(range.clone()).next() {
+            self.remove(at);
+        }
+    }
+
+    /// Removes the locks that a space took in a range of its addresses, which it cannot give back
+    /// any more.
+    pub(super) fn forget_addresses(&mut self, space: SpaceId, range: &Range<Address>) {
+        let of_space = self.spaces.get(&space).into_iter().flatten().copied();
+        let is_within = |at: &u64| {
+            let held = self.held.get(at);
+            held.is_some_and(|held| range.contains(&held.address))
+        };
+        for at in of_space.filter(is_within).collect::<Vec<_>>() {
             self.remove(at);
         }
     }

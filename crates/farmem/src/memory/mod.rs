@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tare_sim::{Instant, Random};
 
 use crate::operation::{Address, Error, Operation, PageSize, RegionId, SpaceId, Value};
-pub use allocation::{AREAS_MAX, PAGES_MAX, SPARSE_MAX};
+pub use allocation::{AREAS_MAX, CHOSEN, PAGES_MAX, SPARSE_MAX};
 pub use keep::{KeepError, Parts, Restored, WHOLE_WRITE_MAX};
 pub use locks::LOCKS_MAX;
 pub use regions::{GRANTS_MAX, REGIONS_MAX};

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tare_farmem::memory::{Config, Store, GRANTS_MAX, LOCKS_MAX, REGIONS_MAX};
-use tare_farmem::operation::{Error, Guard, Operation, PageSize, Permission, SpaceId, Value};
+use tare_farmem::operation::{
+    Error, Guard, Operation, PageSize, Permission, SpaceId, Value, LEASE_MAX,
+};
 use tare_sim::Instant;
 
 use super::{alloc, read, store, BASE, KIB_4, ONE, SECOND, TWO};
@@ -90,6 +92,36 @@ fn a_dead_holder_does_not_wedge_and_a_stale_token_is_refused() {
         store.lock(end, ONE, at + 4, SECOND),
         Err(Error::Misaligned { multiple: 8 })
     );
+}
+
+#[test]
+fn a_space_that_loses_a_mapping_loses_the_locks_it_took_there() {
+    let mut store = store(1 << 20);
+    let at = alloc(&mut store, ONE, KIB_4, None).unwrap();
+    let own = alloc(&mut store, TWO, KIB_4, None).unwrap();
+    let region = store.region(ONE, b"shared", at, KIB_4).unwrap();
+    let now = Instant::ZERO;
+    for is_freed in [false, true] {
+        let write = Permission::READ_WRITE;
+        store.grant(ONE, region, TWO, write).unwrap();
+        let mapped = store.map(TWO, region, None).unwrap();
+        let there = store.lock(now, TWO, mapped + 8, LEASE_MAX).unwrap();
+        let elsewhere = store.lock(now, TWO, own, LEASE_MAX).unwrap();
+        let owners = store.lock(now, ONE, at, LEASE_MAX).unwrap();
+        assert!(matches!(
+            store.lock(now, ONE, at + 8, SECOND),
+            Err(Error::Locked { .. })
+        ));
+        match is_freed {
+            true => store.free(TWO, mapped, KIB_4).unwrap(),
+            false => store.revoke(ONE, region, TWO).unwrap(),
+        }
+        let again = store.lock(now, ONE, at + 8, SECOND).unwrap();
+        assert!(again > there);
+        store.unlock(now, ONE, at + 8, again).unwrap();
+        store.unlock(now, TWO, own, elsewhere).unwrap();
+        store.unlock(now, ONE, at, owners).unwrap();
+    }
 }
 
 #[test]

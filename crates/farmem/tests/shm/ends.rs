@@ -128,6 +128,33 @@ fn a_space_needs_its_capability_where_the_node_has_a_check() {
 }
 
 #[test]
+fn an_answer_that_comes_after_the_timeout_is_not_that_to_the_next_capability() {
+    let secret = |n| Secret::new(&[n; 32]);
+    let node = Node::start(ServerConfig::with_secret(1, secret(1)));
+    let mut client = node.connect();
+    let hasty = ClientConfig {
+        timeout: Duration::from_millis(20),
+        ..PATIENT
+    };
+    let mut hasty = Client::connect(&node.path, &hasty).unwrap();
+    // It has seen the pause when it does not answer any more.
+    node.pause.store(true, Ordering::Relaxed);
+    while client_is_answered(&mut hasty) {}
+    let right = secret(1).capability(SpaceId(3));
+    assert_eq!(hasty.attach(&right), Err(Failure::Timeout));
+    node.pause.store(false, Ordering::Relaxed);
+    assert_eq!(client.attach(&right), Ok(true));
+    let wrong = secret(2).capability(SpaceId(3));
+    let answer = std::iter::repeat_with(|| hasty.attach(&wrong))
+        .find(|answer| *answer != Err(Failure::Timeout));
+    assert_eq!(answer, Some(Ok(false)));
+}
+
+fn client_is_answered(client: &mut Client) -> bool {
+    client.attach(&Secret::new(&[9; 32]).capability(SpaceId(9))) != Err(Failure::Timeout)
+}
+
+#[test]
 fn a_killed_client_under_load_disturbs_no_other() {
     let mut node = Node::start(ServerConfig::new(1));
     let mut client = node.connect();

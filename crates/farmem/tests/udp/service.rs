@@ -57,19 +57,27 @@ fn several_workers_serve_many_clients_and_count_their_work() {
 
 #[test]
 fn a_service_stops_within_a_tenth_of_a_second_or_so_and_frees_its_port() {
-    for waiting in [Waiting::Asleep, Waiting::Busy] {
+    for (waiting, workers) in [
+        (Waiting::Asleep, 1),
+        (Waiting::Busy, 1),
+        (Waiting::Asleep, 2),
+    ] {
         let config = ServiceConfig {
             waiting,
+            workers,
             ..ServiceConfig::new(ANY)
         };
         let service = Service::start(&config, Node::new(node_config(), store())).unwrap();
         let listen = service.address().unwrap();
-        let second = Service::start(
-            &ServiceConfig::new(listen),
-            Node::new(node_config(), store()),
-        );
-        let error = second.err().map(|error| error.kind());
-        assert_eq!(error, Some(std::io::ErrorKind::AddrInUse));
+        for workers in [1, 2] {
+            let config = ServiceConfig {
+                workers,
+                ..ServiceConfig::new(listen)
+            };
+            let second = Service::start(&config, Node::new(node_config(), store()));
+            let error = second.err().map(|error| error.kind());
+            assert_eq!(error, Some(std::io::ErrorKind::AddrInUse));
+        }
         let mut session = session(&service);
         session.open().unwrap();
         let start = Instant::now();
@@ -82,6 +90,36 @@ fn a_service_stops_within_a_tenth_of_a_second_or_so_and_frees_its_port() {
         );
         assert_eq!(node.store().counts().spaces, 1);
         UdpSocket::bind(listen).expect("the port is free");
+    }
+}
+
+#[test]
+fn a_node_at_all_addresses_answers_from_the_one_that_was_asked() {
+    let places = [("0.0.0.0:0", "127.0.0.2"), ("[::]:0", "127.0.0.3")];
+    for (listen, asked) in places {
+        let config = ServiceConfig {
+            workers: 2,
+            ..ServiceConfig::new(listen.parse().unwrap())
+        };
+        let service = match Service::start(&config, Node::new(node_config(), store())) {
+            Ok(service) => service,
+            Err(error) if listen.starts_with('[') => {
+                eprintln!("NOT TESTED: a node at {listen}: {error}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let port = service.address().unwrap().port();
+        let mut session = connect(&format!("udp://{asked}:{port}"), &options()).unwrap();
+        session.ping().unwrap();
+        session.open().unwrap();
+        let bytes: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
+        let address = session.alloc(bytes.len() as u64).unwrap();
+        session.write(address, &bytes).unwrap();
+        let mut found = vec![0; bytes.len()];
+        session.read(address, &mut found).unwrap();
+        assert!(found == bytes);
+        service.stop().unwrap();
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::super::codec::{code, Head};
-use crate::operation::{Operation, SpaceId};
+use crate::operation::{Operation, PageSize, SpaceId};
 
 /// The pages of 4 KiB that an operation touches, as far as the order is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,19 +49,36 @@ impl Footprint {
             Operation::Alloc { at: None, .. } | Operation::Find { .. } => {
                 return Footprint::without_pages(Kind::Elsewhere)
             }
-            Operation::Alloc { bytes, .. } | Operation::Free { bytes, .. } => *bytes,
+            Operation::Alloc { bytes, page, .. } => {
+                return Footprint::whole_pages(head.address, *bytes, *page);
+            }
+            Operation::Free { bytes, .. } => {
+                let page = longest_page(head.address, *bytes);
+                return Footprint::whole_pages(head.address, *bytes, page);
+            }
             Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => 8,
             // Locks, so that what a lock protects happens while it is held; changes of the space
             // and its regions, because what they touch is known to the node alone.
             _ => return Footprint::without_pages(Kind::Barrier),
         };
-        let last = head.address.saturating_add(bytes.max(1) - 1);
+        let kind = match head.code {
+            code::READ => Kind::Read,
+            _ => Kind::Write,
+        };
+        Footprint::range(kind, head.address, last(head.address, bytes))
+    }
+
+    /// That of an operation on whole pages, which end with the page that has its last byte.
+    fn whole_pages(address: u64, bytes: u64, page: PageSize) -> Footprint {
+        let end = last(address, bytes) | (page.bytes() - 1);
+        Footprint::range(Kind::Write, address, end)
+    }
+
+    #[inline]
+    fn range(kind: Kind, first: u64, last: u64) -> Footprint {
         Footprint {
-            kind: match head.code {
-                code::READ => Kind::Read,
-                _ => Kind::Write,
-            },
-            first: head.address >> PAGE_SHIFT,
+            kind,
+            first: first >> PAGE_SHIFT,
             last: last >> PAGE_SHIFT,
         }
     }
@@ -86,6 +103,20 @@ impl Footprint {
     fn is_narrow(self) -> bool {
         matches!(self.kind, Kind::Read | Kind::Write) && self.last - self.first < NARROW_MAX
     }
+}
+
+/// Returns the last byte of a range; of an empty one, its address.
+#[inline]
+fn last(address: u64, bytes: u64) -> u64 {
+    address.saturating_add(bytes.max(1) - 1)
+}
+
+/// Returns the longest page that can begin in a range. Only the node knows which pages are there,
+/// and frees the last of them as a whole.
+fn longest_page(address: u64, bytes: u64) -> PageSize {
+    let begins = |page: &PageSize| last(address, bytes) & !(page.bytes() - 1) >= address;
+    let page = PageSize::ALL.into_iter().rev().find(begins);
+    page.unwrap_or(PageSize::Small)
 }
 
 /// The operations that have not completed, by what they touch.
@@ -352,5 +383,43 @@ mod tests {
         assert!(blockers.is_empty());
         order.enter(1, SpaceId(1), page(7, false), &mut blockers);
         assert_eq!(blockers, [0]);
+    }
+
+    #[test]
+    fn what_maps_or_frees_a_long_page_is_ordered_with_all_of_it() {
+        const LARGE: u64 = 2 << 20;
+        let footprint = |address, bytes, page: Option<PageSize>| {
+            let operation = match page {
+                None => Operation::Free { address, bytes },
+                Some(page) => Operation::Alloc {
+                    bytes,
+                    page,
+                    at: Some(address),
+                    permission: crate::operation::Permission::READ_WRITE,
+                    sparse: false,
+                },
+            };
+            let head = Head {
+                code: code::FREE,
+                address,
+                ..Head::default()
+            };
+            let footprint = Footprint::new(&operation, &head);
+            (footprint.first..=footprint.last, footprint.kind)
+        };
+        for (address, bytes, page, last) in [
+            // A page of 4 KiB, where no other can begin.
+            (LARGE + 4096, 1, None, LARGE + 4096),
+            (LARGE + 4096, 4097, None, LARGE + 8192),
+            // A page of 2 MiB may begin there, or be the last one.
+            (LARGE, 1, None, 2 * LARGE - 1),
+            (LARGE - 4096, 4097, None, 2 * LARGE - 1),
+            (3 << 30, 1, None, (4 << 30) - 1),
+            (LARGE, 1, Some(PageSize::Large), 2 * LARGE - 1),
+            (LARGE, 1, Some(PageSize::Small), LARGE),
+        ] {
+            let expected = (address >> 12..=last >> 12, Kind::Write);
+            assert_eq!(footprint(address, bytes, page), expected, "{address:#x}");
+        }
     }
 }

@@ -73,6 +73,8 @@ pub struct Client {
     ready: OwnedFd,
     /// The last time that the node answered.
     heard: Instant,
+    /// Capabilities that were shown and not answered; answers come in order.
+    shown: u32,
     is_gone: bool,
     violation: Option<Violation>,
 }
@@ -164,6 +166,7 @@ impl Client {
             bell: Bell::new(CLIENT, NODE),
             ready,
             heard: Instant::now(),
+            shown: 0,
             is_gone: false,
             violation: None,
         })
@@ -194,10 +197,15 @@ impl Client {
         let capability = Shown::new(capability.bytes());
         let message = Message::Attach { space, capability };
         rendezvous::send(&self.socket, &message).map_err(|_| Failure::NodeGone)?;
+        self.shown += 1;
         let deadline = Instant::now() + self.config.timeout;
         loop {
             match rendezvous::receive(&self.socket) {
-                Received::Message(Message::Attached { allowed }) => return Ok(allowed),
+                // Those before it are of calls that did not wait for them.
+                Received::Message(Message::Attached { allowed }) if self.shown == 1 => {
+                    self.shown = 0;
+                    return Ok(allowed);
+                }
                 Received::Nothing => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     let is_there = wait_readable(&self.socket, left);

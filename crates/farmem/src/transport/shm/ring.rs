@@ -150,24 +150,22 @@ impl Ring {
         }
         let mut at = 0;
         let mut turn = Turn::default();
-        // Lengths are not checked yet: 16 of them are more than 32 bits.
         while at < count && turn.read_bytes + turn.written_bytes < TURN_BYTES {
             let batch = &self.batch[at..count];
             let reads = batch.iter().take_while(|entry| entry.code == code::READ);
             let reads = reads.count();
             if reads > 0 {
-                let lengths = batch[..reads].iter().map(|entry| u64::from(entry.length));
-                turn.read_bytes += lengths.sum::<u64>();
+                turn.read_bytes += batch[..reads].iter().map(counted_bytes).sum::<u64>();
                 self.read(at, reads, shared)?;
                 at += reads;
                 continue;
             }
             let entry = batch[0];
-            turn.written_bytes += u64::from(entry.length);
             let Some((status, value)) = self.other(&entry, shared)? else {
                 // Not yet: nothing of this ring goes on before that.
                 break;
             };
+            turn.written_bytes += counted_bytes(&entry);
             self.complete(status, &[value]);
             at += 1;
         }
@@ -197,4 +195,10 @@ impl Ring {
     fn is_allowed<S, C>(&self, space: SpaceId, shared: &Shared<'_, S, C>) -> bool {
         !shared.is_restricted || self.attached.contains(&space)
     }
+}
+
+/// Returns the bytes that an entry counts for, in 64 bits. Its length is the client's word, which
+/// has no bound where the operation is refused.
+fn counted_bytes(entry: &Entry) -> u64 {
+    entry.length.min(PART_MAX).into()
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::Timespec;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{self, Mode};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -35,6 +35,10 @@ const MESSAGES_MAX: usize = 8;
 
 /// Work between looks at the sockets: turns without an entry, or entries.
 const EVENTS_EVERY: u32 = 4096;
+
+/// The time for which no connection is accepted while the process lacks descriptors or memory for
+/// another one. The next one stays readable meanwhile, and would never let the node sleep.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The settings of a [`Server`].
 pub struct ServerConfig {
@@ -138,6 +142,8 @@ pub struct Server {
     path: PathBuf,
     listener: OwnedFd,
     epoll: OwnedFd,
+    /// The time until which the listener is not in the epoll set.
+    paused_until: Option<Instant>,
     peers: Vec<Option<Peer>>,
     /// The clients that are polled.
     active: Vec<usize>,
@@ -162,6 +168,7 @@ impl Server {
         let event = EventData::new_u64(LISTENER);
         epoll::add(&epoll, &listener, event, EventFlags::IN)?;
         Ok(Server {
+            paused_until: None,
             region_free: config.region_bytes_max,
             assembly_free: config.assembly_bytes_max,
             config,
@@ -328,6 +335,17 @@ impl Server {
     /// Handles events of the sockets; returns whether there were any.
     #[cold]
     fn events(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let mut timeout = timeout;
+        if let Some(until) = self.paused_until {
+            let left = until.since(Instant::now());
+            if left.is_zero() {
+                let event = EventData::new_u64(LISTENER);
+                epoll::add(&self.epoll, &self.listener, event, EventFlags::IN)?;
+                self.paused_until = None;
+            } else {
+                timeout = Some(timeout.map_or(left, |timeout| timeout.min(left)));
+            }
+        }
         let timeout = timeout.map(timespec);
         let mut events = Vec::with_capacity(EVENTS_MAX);
         match epoll::wait(
@@ -352,26 +370,31 @@ impl Server {
             let socket = match net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => break,
-                // No descriptor is free. The connection waits; others may go.
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => break,
-                Err(errno) => return Err(errno.into()),
-            };
-            if self.clients() >= self.config.clients_max {
-                // One that has not said anything yet makes room.
-                let is_silent =
-                    |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.ring.is_none());
-                match self.peers.iter().position(is_silent) {
-                    Some(silent) => self.remove(silent),
-                    None => {
-                        self.refuse(&socket, Refusal::Full);
+                // No descriptor is free, which the kernel says before it looks for a connection.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    if !is_readable(&self.listener) {
+                        break;
+                    }
+                    if self.remove_silent(None) {
                         continue;
                     }
+                    epoll::delete(&self.epoll, &self.listener)?;
+                    self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+                    break;
                 }
+                Err(errno) => return Err(errno.into()),
+            };
+            if self.clients() >= self.config.clients_max && !self.remove_silent(None) {
+                self.refuse(&socket, Refusal::Full);
+                continue;
             }
             let vacant = self.peers.iter().position(Option::is_none);
             let index = vacant.unwrap_or(self.peers.len());
             let event = EventData::new_u64(index as u64);
-            epoll::add(&self.epoll, &socket, event, EventFlags::IN)?;
+            if epoll::add(&self.epoll, &socket, event, EventFlags::IN).is_err() {
+                self.refuse(&socket, Refusal::Memory);
+                continue;
+            }
             let peer = Some(Peer {
                 socket,
                 ring: None,
@@ -435,16 +458,17 @@ impl Server {
 
     /// Makes a region for a client and sends it.
     fn welcome(&mut self, index: usize, version: u32, sizes: (u32, u32)) {
-        let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else {
-            return;
-        };
         let region = match Layout::checked(sizes) {
             _ if version != VERSION => Err(Refusal::Version),
             None => Err(Refusal::Sizes),
             Some(layout) if layout.bytes() as u64 > self.region_free => Err(Refusal::Memory),
-            Some(layout) => match SharedMemory::create("tare-farmem", layout.bytes()) {
-                Ok(memory) => Ok((memory, layout)),
-                Err(_) => Err(Refusal::Memory),
+            Some(layout) => loop {
+                match SharedMemory::create("tare-farmem", layout.bytes()) {
+                    Ok(memory) => break Ok((memory, layout)),
+                    // It may lack a descriptor.
+                    Err(_) if self.remove_silent(Some(index)) => {}
+                    Err(_) => break Err(Refusal::Memory),
+                }
             },
         };
         let (memory, layout) = match region {
@@ -464,6 +488,9 @@ impl Server {
             refusal: None,
         };
         self.region_free -= layout.bytes() as u64;
+        let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
         let sent = rendezvous::send_with(&peer.socket, &message, ring.memory().fd());
         peer.ring = Some(ring);
         peer.is_active = true;
@@ -502,6 +529,16 @@ impl Server {
             self.assembly_free += ring.evict();
             self.counters.evicted += 1;
         }
+    }
+
+    /// Forgets a client that has not said anything yet, other than this one, which makes room for
+    /// another; returns false if there is none.
+    fn remove_silent(&mut self, other_than: Option<usize>) -> bool {
+        let is_silent = |peer: &Option<Peer>| peer.as_ref().is_some_and(|it| it.ring.is_none());
+        let mut all = self.peers.iter().enumerate();
+        let silent = all.find(|(index, peer)| is_silent(peer) && Some(*index) != other_than);
+        let silent = silent.map(|(index, _)| index);
+        silent.map(|index| self.remove(index)).is_some()
     }
 
     /// Forgets a client. That closes its socket, which also takes it out of the epoll set.
@@ -555,6 +592,11 @@ fn bind(path: &Path) -> io::Result<OwnedFd> {
     fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
     net::listen(&listener, 128)?;
     Ok(listener)
+}
+
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut ready = [PollFd::new(descriptor, PollFlags::IN)];
+    poll(&mut ready, Some(&timespec(Duration::ZERO))).is_ok_and(|count| count > 0)
 }
 
 pub(super) fn timespec(duration: Duration) -> Timespec {

@@ -1,10 +1,12 @@
 //! `tare memory bench`: reads and writes at a node.
 
 use std::fmt::Write as _;
+use std::io;
 use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ use clap::ValueEnum;
 use serde_json::json;
 use tare_farmem::operation::SpaceId;
 use tare_farmem::protocol::Secret;
-use tare_farmem::session::random_id;
+use tare_farmem::session::{connect, connect_authorized, random_id, Error, Options};
 use tare_farmem::transport::shm;
 use tare_farmem::transport::xdp::{XdpAddress, XdpLink};
 use tare_histogram::Histogram;
@@ -24,11 +26,19 @@ use super::keygen::read_secret;
 use super::layout::{Direction, Layout};
 use super::load::{Load, Proof};
 use super::serve::Wait;
+use crate::signals::signals_to_end;
 use crate::size::parse_bytes;
 use crate::terminal;
 
 /// The time between two looks at whether the measurement is over.
 const GROUP: Duration = Duration::from_millis(2);
+
+/// The time between two questions to a node that does not answer yet.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The address of the first page: above the range that the document's node has from the start, and
+/// below the addresses that a node chooses.
+const BASE: u64 = 1 << 45;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -40,7 +50,7 @@ const GROUP: Duration = Duration::from_millis(2);
     Every byte that is read or written is verified, outside of the measured time. With one operation\n\
     outstanding, latencies are those of single operations; with more, the time per operation.\n\n\
     Exit status: 0 done; 1 a byte was wrong or an operation failed; 2 wrong usage, or it could not\n\
-    run.")]
+    run; 130 interrupted.")]
 pub(crate) struct Args {
     /// The node, such as udp://127.0.0.1:7311, shm:/run/tare/node.shm or
     /// xdp:eth1,10.0.0.2,10.0.0.1:7311
@@ -73,6 +83,10 @@ pub(crate) struct Args {
     /// Encrypt: the file with the node's secret, from which each session gets its capability
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
+    /// Seconds to wait for the first answer of a node, which may just have been started (over frames
+    /// of an interface, none)
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    connect_timeout: f64,
     /// The format of the result
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -141,9 +155,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "the lines of the document have one axis: give several values to one of --size, --threads, \
          --sessions and --order"
     );
+    // A space is the node's until it is closed: Ctrl-C ends the row, not the program.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in signals_to_end() {
+        // A second signal ends the program as it would without this.
+        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))
+            .context("signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("signals")?;
+    }
+    wait_for_node(args, &stop)?;
     let mut rows: Vec<Row> = Vec::new();
     for cell in args.cells() {
-        let row = measure(args, cell, duration)?;
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let row = measure(args, cell, duration, &stop)?;
         if !args.json {
             let text = match args.format {
                 Format::Table if rows.is_empty() => HEADER.to_owned() + &row.table(),
@@ -160,8 +186,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let rows: Vec<_> = rows.iter().map(|row| row.json(args)).collect();
         let result = json!({"schema": 1, "node": args.node, "rows": rows});
         terminal::print(&format!("{result}\n"))?;
-    } else if is_clio {
+    } else if is_clio && !stop.load(Ordering::Relaxed) {
         terminal::print("All tests are done.\n")?;
+    }
+    if stop.load(Ordering::Relaxed) {
+        terminal::say("tare: interrupted");
+        return Ok(ExitCode::from(130));
     }
     let is_right = |row: &Row| row.proof.wrong == 0 && row.proof.failed == 0;
     Ok(ExitCode::from(u8::from(!rows.iter().all(is_right))))
@@ -194,12 +224,63 @@ impl Args {
     }
 }
 
+/// Waits until the node answers, unless its address cannot be used. A node that starts answers when
+/// it has touched its memory, which takes seconds on a busy machine.
+fn wait_for_node(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
+    if args.node.starts_with("xdp:") {
+        return Ok(());
+    }
+    let secret = args.secret.as_deref().map(read_secret).transpose()?;
+    let patience =
+        Duration::try_from_secs_f64(args.connect_timeout).context("--connect-timeout")?;
+    let (from, mut is_said) = (Instant::now(), false);
+    loop {
+        let Err(error) = ask(args, secret.as_ref()) else {
+            return Ok(());
+        };
+        let may_be_starting = match &error {
+            Error::Failed(_) => true,
+            Error::Io(error) => matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ),
+            _ => false,
+        };
+        let is_over = from.elapsed() >= patience || stop.load(Ordering::Relaxed);
+        if !may_be_starting || is_over {
+            return Err(error).with_context(|| args.node.clone());
+        }
+        if !is_said {
+            let seconds = args.connect_timeout;
+            terminal::say(&format!(
+                "tare: {} does not answer yet; waiting for at most {seconds} s",
+                args.node
+            ));
+            is_said = true;
+        }
+        thread::sleep(RETRY);
+    }
+}
+
+/// Asks the node for an answer that needs none of its memory.
+fn ask(args: &Args, secret: Option<&Secret>) -> Result<(), Error> {
+    let options = Options::default();
+    let mut session = match secret {
+        Some(secret) => {
+            let space = SpaceId(random_id()? >> 1);
+            connect_authorized(&args.node, &options, secret.capability(space))?
+        }
+        None => connect(&args.node, &options)?,
+    };
+    session.ping().map(drop)
+}
+
 /// Measures a row, by all its threads at once.
-fn measure(args: &Args, cell: Cell, duration: Duration) -> anyhow::Result<Row> {
+fn measure(args: &Args, cell: Cell, duration: Duration, stop: &AtomicBool) -> anyhow::Result<Row> {
     let prepared = Barrier::new(cell.threads as usize);
     let rows: Vec<anyhow::Result<Row>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..cell.threads)
-            .map(|_| scope.spawn(|| measure_one(args, cell, duration, &prepared)))
+            .map(|_| scope.spawn(|| measure_one(args, cell, duration, (&prepared, stop))))
             .collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread
@@ -223,14 +304,14 @@ fn measure_one(
     args: &Args,
     cell: Cell,
     duration: Duration,
-    prepared: &Barrier,
+    (prepared, stop): (&Barrier, &AtomicBool),
 ) -> anyhow::Result<Row> {
     let pages = ((1 << cell.order) / cell.sessions).max(1);
     let layout = Layout {
         first_space: random_id()? >> 1,
         spaces: cell.sessions,
         pages: pages.next_power_of_two(),
-        base: 1 << 32,
+        base: BASE,
         size: cell.size as u32,
         direction: match cell.op {
             Op::Read => Direction::Read,
@@ -250,7 +331,7 @@ fn measure_one(
     // Also after a failure: the other threads wait.
     prepared.wait();
     let mut load = load?;
-    let row = run_for(args, cell, duration, &mut load);
+    let row = run_for(args, cell, (duration, stop), &mut load);
     match row {
         Ok(_) => load.end_spaces()?,
         Err(_) => load.close_all(),
@@ -258,11 +339,11 @@ fn measure_one(
     row
 }
 
-/// Runs operations for a time.
+/// Runs operations for a time, or until the program is to stop.
 fn run_for(
     args: &Args,
     cell: Cell,
-    duration: Duration,
+    (duration, stop): (Duration, &AtomicBool),
     load: &mut Load<'_>,
 ) -> anyhow::Result<Row> {
     let (mut latency, mut operations, mut time) = (Histogram::new(), 0, Duration::ZERO);
@@ -270,7 +351,7 @@ fn run_for(
     let outstanding = usize::from(args.outstanding);
     let least = load.group_min(outstanding);
     let mut count = least;
-    while from.elapsed() < duration {
+    loop {
         let group = match outstanding {
             1 => load.one_by_one(count, &mut latency)?,
             _ => load.group(count, outstanding)?,
@@ -280,6 +361,9 @@ fn run_for(
         // As many as take the time of a group, in which the whole window moves often.
         let fitting = GROUP.as_secs_f64() / group.as_secs_f64().max(1e-9) * count as f64;
         count = (fitting as usize).clamp(least, least.max(1 << 14));
+        if from.elapsed() >= duration || stop.load(Ordering::Relaxed) {
+            break;
+        }
     }
     Ok(Row {
         cell,

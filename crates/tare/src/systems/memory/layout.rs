@@ -77,7 +77,7 @@ impl Layout {
 }
 
 /// A place in one of the spaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) session: u64,
     pub(crate) number: u64,

@@ -9,7 +9,7 @@ use anyhow::{anyhow, bail, Context as _};
 use clap::ValueEnum;
 use tare_daemon::Signals;
 use tare_farmem::daemon::{self, Listen, Options};
-use tare_farmem::memory::Preset;
+use tare_farmem::memory::{Preset, CHOSEN};
 use tare_farmem::operation::{PageSize, SpaceId};
 use tare_farmem::transport::Waiting;
 use tare_memory::Pages;
@@ -213,6 +213,13 @@ fn preset(text: &str) -> Result<Preset, String> {
     if !(is_whole(start) && is_whole(end) && start < end) {
         return Err(wrong());
     }
+    if end > CHOSEN.start {
+        return Err(format!(
+            "found \"{text}\", expected a range that ends at {:#x} or before: from there on are the \
+             addresses that the node chooses",
+            CHOSEN.start
+        ));
+    }
     Ok(Preset { start, end, page })
 }
 
@@ -238,5 +245,11 @@ mod tests {
             let error = preset(wrong).unwrap_err();
             assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
         }
+        preset("0x1000-0x400000000000").unwrap();
+        let error = preset("0x1000-0x400000001000").unwrap_err();
+        assert!(
+            error.contains("ends at 0x400000000000 or before"),
+            "{error}"
+        );
     }
 }

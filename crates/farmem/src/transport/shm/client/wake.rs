@@ -80,7 +80,10 @@ impl Client {
 
     pub(super) fn received(&mut self, received: &Received) {
         match received {
-            Received::Message(Message::Notify | Message::Attached { .. }) | Received::Nothing => {}
+            Received::Message(Message::Notify) | Received::Nothing => {}
+            Received::Message(Message::Attached { .. }) => {
+                self.shown = self.shown.saturating_sub(1);
+            }
             Received::Message(Message::End { violation }) => self.violation = Some(*violation),
             Received::Message(_) | Received::Malformed | Received::End => self.is_gone = true,
         }
