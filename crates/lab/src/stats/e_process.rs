@@ -135,8 +135,10 @@ impl EProcess {
 
     /// Returns the evidence after `rounds` more rounds if all of them supported it.
     pub fn at_best_after(&self, rounds: u32) -> f64 {
-        let all = self.all().enumerate();
-        let most = all.map(|(index, wealth)| {
+        // After some hundred undecided rounds a large stake has lost all. It wins nothing back, and
+        // nothing times a gain beyond every number would be NaN.
+        let left = self.all().enumerate().filter(|(_, wealth)| *wealth > 0.0);
+        let most = left.map(|(index, wealth)| {
             let rounds = i32::try_from(rounds).unwrap_or(i32::MAX);
             wealth * (1.0 + stake(index % STAKES)).powi(rounds)
         });
@@ -301,6 +303,17 @@ mod tests {
         let mut endless = EProcess::new(Bets::SignsAndRanks);
         (0..5_000).for_each(|_| endless.add(1.0));
         assert!(endless.p() > 0.0 && endless.p() <= 1e-100);
+    }
+
+    #[test]
+    fn a_stake_that_has_lost_all_does_not_end_the_games_of_the_others() {
+        for bets in [Bets::Signs, Bets::SignsAndRanks] {
+            let mut evidence = EProcess::new(bets);
+            (0..300).for_each(|_| [1.0, -1.0].iter().for_each(|d| evidence.add(*d)));
+            assert!(evidence.all().any(|wealth| wealth == 0.0));
+            assert!(evidence.at_best_after(9_400) > 1e100, "{bets:?}");
+            assert!(evidence.at_best_after(10) < 1.0, "{bets:?}");
+        }
     }
 
     #[test]
