@@ -1,5 +1,6 @@
 //! A trial: the threads of the generator, from the first connection to the merged record.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -157,8 +158,16 @@ impl<P: Protocol + Clone + Sync> Trial<'_, P> {
         let work = || {
             if let Some(&cpu) = cpus.get(thread % cpus.len().max(1)) {
                 let mut set = rustix::thread::CpuSet::new();
+                let refused = |error: rustix::io::Errno| {
+                    Error::system(io::Error::other(format!(
+                        "cannot bind to CPU {cpu}: {error}"
+                    )))
+                };
+                if cpu >= rustix::thread::CpuSet::MAX_CPU {
+                    return Err(refused(rustix::io::Errno::INVAL));
+                }
                 set.set(cpu);
-                rustix::thread::sched_setaffinity(None, &set).map_err(Error::system)?;
+                rustix::thread::sched_setaffinity(None, &set).map_err(refused)?;
             }
             Worker::new(self, thread)?.run()
         };

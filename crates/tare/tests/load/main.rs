@@ -142,6 +142,10 @@ fn what_is_wrong_is_one_line_and_exit_code_2() {
         ),
         (&["resp", "127.0.0.1", "--poisson"], "--rate"),
         (
+            &["http", &ssh, "-d", "0.1", "--cpu", "1024"],
+            "cannot bind to CPU 1024",
+        ),
+        (
             &["resp", "127.0.0.1", "--tls", "--cacert", "/absent.pem"],
             "/absent.pem",
         ),
