@@ -41,7 +41,7 @@ pub struct Record {
     /// Bytes of the bodies and values in them.
     pub body_bytes: u64,
     /// Connections that were opened, in the whole trial.
-    pub connections: u64,
+    pub connections_opened: u64,
     /// Full TLS handshakes, in the whole trial.
     pub full_handshakes: u64,
     /// TLS handshakes that resumed a session, in the whole trial.
@@ -109,7 +109,7 @@ impl Record {
         }
         add!(scheduled issued served misses refused failed timed_out resent);
         add!(sent_in_all served_in_all sent_bytes received_bytes body_bytes);
-        add!(connections full_handshakes resumed_handshakes cpu waited);
+        add!(connections_opened full_handshakes resumed_handshakes cpu waited);
         self.latency.merge(&other.latency);
         self.lateness.merge(&other.lateness);
         let idle = [self.idle, other.idle].into_iter().flatten();

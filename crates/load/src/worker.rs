@@ -370,7 +370,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         connection.transport = Some(transport);
         connection.waits_to_write = true;
         connection.due = 0;
-        self.record.connections += 1;
+        self.record.connections_opened += 1;
         let again = connection.session.reopen();
         let resent = again.len();
         self.record.resent += measured(&again);

@@ -168,7 +168,7 @@ fn a_closed_loop_counts_what_the_server_counts() {
         assert_eq!(record.received_bytes, record.served * 140);
         assert_eq!(record.body_bytes, record.served * 100);
         assert_eq!(record.bytes_per_response(), Some(140.0));
-        let reopened = record.connections > 4;
+        let reopened = record.connections_opened > 4;
         assert_eq!(reopened, closes_after != usize::MAX, "{record:?}");
         assert!(record.cpu > Duration::ZERO);
     }
@@ -442,12 +442,15 @@ fn connections_that_a_server_closes_while_they_are_idle_are_opened_again() {
     };
     // Four requests on ten connections, each of which is closed every 80 ms.
     let record = open(Duration::from_millis(80), 1900);
-    assert!(record.connections > 40, "{record:?}");
+    assert!(record.connections_opened > 40, "{record:?}");
     assert_eq!(record.scheduled, 4);
     // Each is closed at once, and not at once opened again. A third request that has no response
     // would end the trial.
     let record = open(Duration::ZERO, 900);
-    assert!((20..1000).contains(&record.connections), "{record:?}");
+    assert!(
+        (20..1000).contains(&record.connections_opened),
+        "{record:?}"
+    );
     assert_eq!((record.scheduled, record.failed), (2, 2));
 }
 

@@ -140,7 +140,7 @@ fn handshakes_are_full_or_resumed_as_asked_and_counted_as_the_server_counts_them
                     assert_eq!(record.served, handshakes.load(Ordering::Relaxed), "{asked}");
                     record
                 });
-                assert_eq!(record.connections, record.served, "{asked}");
+                assert_eq!(record.connections_opened, record.served, "{asked}");
                 let (full, resumed) = (record.full_handshakes, record.resumed_handshakes);
                 assert_eq!(full + resumed, record.served, "{asked}");
                 match resumes {
@@ -275,7 +275,10 @@ fn a_lost_datagram_is_a_request_that_timed_out_and_nothing_else() {
         let (record, _) = found.expect("two that are lost in one of three trials");
         assert_eq!((record.failed, record.resent, record.misses), (0, 0, 0));
         assert_eq!(record.body_bytes, record.served * 3000);
-        assert_eq!(record.connections, 3, "a socket outlives what was lost");
+        assert_eq!(
+            record.connections_opened, 3,
+            "a socket outlives what was lost"
+        );
         let error = record.first_error.unwrap();
         assert!(error.contains("no response within"), "{error}");
     }

@@ -399,7 +399,7 @@ fn nginx_memcached_and_redis_count_the_requests_that_were_sent() {
         // 60 are more than 10 on each of four connections.
         let result = counted_above(60, &["http", &url("/"), "--server-counts", &status]);
         assert!(
-            result["connections"].as_u64() > Some(4),
+            result["connections_opened"].as_u64() > Some(4),
             "it closes a connection after 10 requests: {result}"
         );
         let log = nginx.1.path().join("access.log");

@@ -206,7 +206,7 @@ mod tests {
         record.latency.record_duration(Duration::from_secs(90));
         record.latency.record_duration(Duration::from_secs(9000));
         (record.scheduled, record.issued, record.served) = (2, 2, 2);
-        record.resent = 7;
+        (record.resent, record.connections_opened) = (7, 12);
         let target = Target {
             address: ([127, 0, 0, 1], 1).into(),
             tls: None,
@@ -224,6 +224,11 @@ mod tests {
         assert_eq!(
             (&json["latency_saturated"], &json["resent"]),
             (&1.into(), &7.into())
+        );
+        // What was asked for, beside what was opened.
+        assert_eq!(
+            (&json["connections"], &json["connections_opened"]),
+            (&options.connections.into(), &12.into())
         );
         done.record.resent = 0;
         assert!(!text(&target, &options, &done).contains("sent again"));
