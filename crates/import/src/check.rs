@@ -107,10 +107,13 @@ pub(crate) fn shown(record: &Record) -> String {
 /// A number with at most six decimals.
 fn plain(value: f64) -> String {
     let text = format!("{value:.6}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    match text.trim_end_matches('0').trim_end_matches('.') {
+        "-0" => "0".to_owned(),
+        text => text.to_owned(),
+    }
 }
 
-/// A number with six significant digits.
+/// A number, which is finite, with six significant digits.
 fn rounded(value: f64) -> String {
     let digits = 5 - value.abs().max(1e-12).log10().floor() as i32;
     plain((value * 10f64.powi(digits)).round() / 10f64.powi(digits))
@@ -151,7 +154,9 @@ fn units(checked: &mut Checked<'_>) {
             checked.add(record, "no unit is printed", should_be);
         }
         let decimal = record.printed_unit.filter(|name| !name.contains('i'));
-        if let (Some(printed), Some((decimal, factor))) = (decimal, unit.decimal()) {
+        let binary = unit.decimal();
+        let binary = binary.filter(|(_, factor)| (record.value * factor).is_finite());
+        if let (Some(printed), Some((decimal, factor))) = (decimal, binary) {
             let problem =
                 format!("{printed} stands for {unit}: the program divides by powers of 1024");
             let (value, right) = (plain(record.value), rounded(record.value * factor));
@@ -218,8 +223,9 @@ fn products(checked: &mut Checked<'_>) {
 }
 
 fn multiplies(checked: &mut Checked<'_>, rate: &Record, right: f64, tolerance: f64, parts: &str) {
-    if (rate.base() / right - 1.0).abs() > tolerance {
-        let should_be = format!("{} {}", rounded(rate.unit.of_base(right)), rate.unit);
+    let of_unit = rate.unit.of_base(right);
+    if of_unit.is_finite() && (rate.base() / right - 1.0).abs() > tolerance {
+        let should_be = format!("{} {}", rounded(of_unit), rate.unit);
         checked.add(rate, format!("it is not {parts}"), should_be);
     }
 }

@@ -278,6 +278,10 @@ impl Taken {
             // 4.06 k is 4060, and not 4059.9999999999995.
             value = (value / resolution).round() * resolution;
         }
+        if !value.is_finite() {
+            let expected = format!("a number that is finite in {}", unit.name);
+            return Err((quoted(text), expected));
+        }
         if self.figures.len() == RECORDS_MAX {
             return Err(too_many());
         }

@@ -5,7 +5,7 @@ mod common;
 
 use std::io::Read;
 
-use common::{figures, findings, finds, log};
+use common::{figures, findings, finds, lacks, log};
 use proptest::prelude::*;
 use tare_import::{check, read, Input, Reader, JSON_MAX, LINE_MAX, RECORDS_MAX, REFUSALS_MAX};
 
@@ -288,6 +288,33 @@ fn a_line_that_is_too_long_is_refused_and_the_next_is_read() {
         )]
     );
     assert_eq!(figures(&input)[11], "8 request_rate 162588.64 req/s");
+}
+
+#[test]
+fn a_figure_beyond_every_number_is_refused_and_quotients_of_nothing_are_no_findings() {
+    let hours = "9".repeat(308) + "h";
+    let said = refusals(&import(&text("tdx-host.txt").replace("0.95ms", &hours)));
+    assert!(
+        said[0].starts_with("log:4: found \"999")
+            && said[0].ends_with(", expected a number that is finite in s"),
+        "{said:?}"
+    );
+    for (name, figure) in [
+        ("memtier-2-command.txt", &["2719.91", "1481.01"][..]),
+        ("memtier-2-time.txt", &["234091"]),
+    ] {
+        let log = text(name);
+        let log = figure
+            .iter()
+            .fold(log, |log, figure| log.replace(figure, "0"));
+        let input = import(&log);
+        assert_eq!(input.refused, [], "{name}");
+        lacks(&check(&[input]), "NaN");
+    }
+    let nothing = text("tdx-host.txt").replace("646.74us", "-0.00us");
+    let found = check(&[import(&nothing)]);
+    finds(&found, 4, &["latency_mean 0 us"]);
+    lacks(&found, "-0");
 }
 
 #[test]

@@ -35,7 +35,8 @@ pub(super) fn hits(checked: &mut Checked<'_>) {
     };
     let each = stored.base() / sets.value;
     let right = hits.value * each;
-    if sets.value <= 0.0 || fetched.base() >= 0.9 * right {
+    let is_finite = (right + stored.base()).is_finite();
+    if sets.value <= 0.0 || !is_finite || fetched.base() >= 0.9 * right {
         return;
     }
     let about = |base: f64| {
@@ -61,8 +62,9 @@ pub(super) fn totals(checked: &mut Checked<'_>) {
     let rows = checked.run.all("throughput").filter(is_row);
     let (totals, rows): (Vec<_>, Vec<_>) = rows.partition(|r| &*r.parameters["type"] == "Totals");
     let sum: f64 = rows.iter().map(|r| r.value).sum();
-    if let Some(total) = totals.first().filter(|total| total.value > 1.01 * sum) {
-        let times = rounded(total.value / sum);
+    let times = totals.first().map(|total| (total, total.value / sum));
+    if let Some((total, times)) = times.filter(|(_, times)| times.is_finite() && *times > 1.01) {
+        let times = rounded(times);
         let problem = format!("the sum is {times} times that of the rows that it adds up");
         checked.add(total, problem, format!("{} {}", rounded(sum), total.unit));
     }
@@ -83,9 +85,10 @@ pub(super) fn counted(checked: &mut Checked<'_>) {
     }
     let is_sum = |r: &&Record| r.parameters.get("type").is_some_and(|t| &**t == "Totals");
     let rate = run.all("operation_rate").find(is_sum);
-    let is_off = |r: &&Record| (r.value / end.value - 1.0).abs() > 0.05;
-    if let Some(rate) = rate.filter(is_off) {
-        let times = rounded(rate.value / end.value);
+    let times = rate.map(|rate| (rate, rate.value / end.value));
+    let is_off = |times: f64| times.is_finite() && (times - 1.0).abs() > 0.05;
+    if let Some((rate, times)) = times.filter(|(_, times)| is_off(*times)) {
+        let times = rounded(times);
         let problem =
             format!("the rate does not multiply to the operations: {times} times the rate counted");
         let should_be = format!(
@@ -127,6 +130,9 @@ pub(super) fn frequency(checked: &mut Checked<'_>) {
         let rate = run.all("throughput").find(|r| r.line == record.line);
         let decimal = rate.and_then(|rate| rate.unit.decimal());
         if let (Some(rate), Some((decimal, factor))) = (rate, decimal) {
+            if !(rate.value * factor).is_finite() {
+                continue;
+            }
             let should_be = format!("{} {decimal}", rounded(rate.value * factor));
             checked.add(record, "a data rate is printed in Hz", should_be);
         }
@@ -192,10 +198,11 @@ pub(super) fn shares(checked: &mut Checked<'_>) {
             Some(total) => ("", Some(total.value)),
             None => ("at least ", bounds.reduce(f64::min)),
         };
-        let Some(whole) = whole.filter(|whole| *whole > 0.0) else {
+        let whole = whole.filter(|whole| *whole > 0.0);
+        let share = whole.map(|whole| 100.0 * sum / whole);
+        let Some(share) = share.filter(|share| share.is_finite()) else {
             continue;
         };
-        let share = 100.0 * sum / whole;
         let (rows, of_all, cycles) = (pairs.len(), rounded(share), plain(sum));
         if share > printed + 1.0 {
             let printed = plain(printed);
@@ -221,7 +228,8 @@ pub(super) fn modelled(checked: &mut Checked<'_>) {
     let rows = rows.zip(run.all("cycle1"));
     let mut costs = rows.map(|((exits, cycle), sum)| (sum.value - cycle.value) / exits.value);
     let (first, second) = (costs.next(), costs.next());
-    let Some(cost) = first.filter(|cost| *cost > 0.0 && first == second) else {
+    let is_cost = |cost: &f64| cost.is_finite() && *cost > 0.0;
+    let Some(cost) = first.filter(|cost| is_cost(cost) && first == second) else {
         return;
     };
     if let (true, Some(record)) = (costs.all(|other| other == cost), run.all("cycle1").next()) {
