@@ -43,6 +43,9 @@ fn an_unanimous_claim_is_decided_in_fourteen_rounds_alone_or_among_a_hundred() {
         assert!(!decided.open);
         assert_eq!(with(claims, 30).decided_after, decided.decided_after);
     }
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/compare.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    assert!(guide.contains("a verdict needs at least 14 of them"));
 }
 
 #[test]
