@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::experiment::{Axis, Metric, Statistic};
+use crate::experiment::{Axis, Metric, Statistic, IMPORTED};
 use crate::sample::{Outcome, OPERATIONS};
 use crate::unit::{Better, Unit};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::words;
-use crate::experiment::{Experiment, Metric, ROUNDS_MAX};
+use crate::experiment::{Experiment, Metric, IMPORTED, ROUNDS_MAX};
 use crate::result::Failures;
 use crate::sample::{is_measurable, Outcome, TrialRecord, OPERATIONS};
 use crate::stats::{median, Round};
@@ -25,6 +25,9 @@ pub(super) struct Cell<'a> {
     pub(super) rounds: Vec<Option<&'a TrialRecord>>,
     /// The second trial of each round; empty unless this is the baseline.
     pub(super) again: Vec<Option<&'a TrialRecord>>,
+    /// The result of a trial that succeeded without a value. A log need not have every figure, so
+    /// one that lacks it is no round of that figure; a trial that was to measure it has failed.
+    without_value: Round,
 }
 
 /// The reason for which a cell cannot take part in a claim.
@@ -52,6 +55,10 @@ pub(super) fn sort<'a>(experiments: &[Experiment], records: &'a [TrialRecord]) -
                 at,
                 rounds: Vec::new(),
                 again: Vec::new(),
+                without_value: match of.driver.as_str() {
+                    IMPORTED => Round::Missing,
+                    _ => Round::Failed,
+                },
             });
         }
         places.insert(&of.id, (experiment, by_name));
@@ -96,14 +103,34 @@ pub(super) fn sort<'a>(experiments: &[Experiment], records: &'a [TrialRecord]) -
 
 impl<'a> Cell<'a> {
     /// Returns the metric's figure in each round. A trial that ran and gave no measurable number
-    /// has failed, whatever it says of itself.
+    /// has failed, whatever it says of itself; a log that lacks the figure has not.
     pub(super) fn figures(&self, metric: &str) -> Vec<Round> {
-        figures(&self.rounds, metric)
+        self.figures_of(&self.rounds, metric)
     }
 
     /// As [`Cell::figures`], of the baseline's second trials.
     pub(super) fn figures_again(&self, metric: &str) -> Vec<Round> {
-        figures(&self.again, metric)
+        self.figures_of(&self.again, metric)
+    }
+
+    fn figures_of(&self, rounds: &[Option<&TrialRecord>], metric: &str) -> Vec<Round> {
+        let of = |record: &Option<&TrialRecord>| match record {
+            Some(record) => self.figure(&record.outcome, metric),
+            None => Round::Missing,
+        };
+        rounds.iter().map(of).collect()
+    }
+
+    fn figure(&self, outcome: &Outcome, metric: &str) -> Round {
+        match outcome {
+            Outcome::Done { values, .. } => match values.get(metric) {
+                Some(value) if is_measurable(*value) => Round::Figure(*value),
+                Some(_) => Round::Failed,
+                None => self.without_value,
+            },
+            Outcome::Failed { .. } => Round::Failed,
+            Outcome::NotTestable { .. } => Round::Missing,
+        }
     }
 
     /// Every trial of the cell, second ones included.
@@ -145,7 +172,7 @@ impl<'a> Cell<'a> {
         for record in &ran {
             let mut missing = metrics
                 .iter()
-                .filter(|metric| figure(&record.outcome, &metric.name) == Round::Failed);
+                .filter(|metric| self.figure(&record.outcome, &metric.name) == Round::Failed);
             let reason = match (&record.outcome, missing.next()) {
                 (Outcome::Failed { reason }, _) => reason.clone(),
                 (_, Some(metric)) => format!("{}{}", words::NO_VALUE, metric.name),
@@ -235,23 +262,4 @@ impl<'a> Cell<'a> {
 /// A cell in words.
 pub(super) fn name(at: &Point) -> String {
     at.in_words()
-}
-
-fn figures(rounds: &[Option<&TrialRecord>], metric: &str) -> Vec<Round> {
-    let of = |record: &Option<&TrialRecord>| match record {
-        Some(record) => figure(&record.outcome, metric),
-        None => Round::Missing,
-    };
-    rounds.iter().map(of).collect()
-}
-
-fn figure(outcome: &Outcome, metric: &str) -> Round {
-    match outcome {
-        Outcome::Done { values, .. } => match values.get(metric) {
-            Some(value) if is_measurable(*value) => Round::Figure(*value),
-            _ => Round::Failed,
-        },
-        Outcome::Failed { .. } => Round::Failed,
-        Outcome::NotTestable { .. } => Round::Missing,
-    }
 }

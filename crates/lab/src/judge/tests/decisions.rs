@@ -335,6 +335,26 @@ fn rounds_that_did_not_run_are_no_failures() {
 }
 
 #[test]
+fn a_log_that_lacks_a_figure_is_no_failed_round_of_it() {
+    let mut one = experiment(vec![axis("way", &[0])], vec![]);
+    let made = records(&one, 20, |_, round| match round % 2 {
+        0 => done(wobble(round), 10),
+        _ => Outcome::Done {
+            values: BTreeMap::new(),
+            samples: BTreeMap::new(),
+            counters: BTreeMap::new(),
+        },
+    });
+    let cell = |one: &Experiment| run_of(one, &made).cells.remove(0);
+    let measured = cell(&one);
+    assert_eq!((measured.n, measured.ci95), (10, None), "half have failed");
+    one.driver = IMPORTED.into();
+    let imported = cell(&one);
+    assert_eq!((imported.n, imported.median), (10, measured.median));
+    assert!(imported.ci95.is_some());
+}
+
+#[test]
 fn the_claims_and_the_targets_of_a_suite_are_families_of_their_own() {
     let kind = || ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1);
     let mut experiments = Vec::new();
