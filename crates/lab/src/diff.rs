@@ -4,8 +4,11 @@
 //! A difference is therefore shown, never judged. A verdict needs both variants in the rounds of
 //! one run.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Serialize;
 
+use crate::experiment::{Experiment, IMPORTED};
 use crate::fingerprint::Machine;
 use crate::result::{CellResult, ClaimResult, ExperimentResult, RunResult, Verdict};
 use crate::unit::{Better, Unit};
@@ -21,12 +24,14 @@ pub struct RunDiff {
     pub before: String,
     /// The name of the second run.
     pub after: String,
-    /// Properties of the machine and of the plan that differ.
+    /// Properties of the machine, of the run and of its experiments that differ.
     pub conditions: Vec<Condition>,
     /// Claims and targets of both runs, in the order of the second.
     pub verdicts: Vec<VerdictChange>,
     /// Cells of both runs that have a median in both, in the order of the second.
     pub cells: Vec<CellChange>,
+    /// Cells of both runs that have a median in one of them only, in the order of the second.
+    pub without_value: Vec<CellWithoutValue>,
     /// Claims, targets and cells that only the first run has.
     pub only_before: Vec<String>,
     /// Those that only the second run has.
@@ -37,7 +42,7 @@ pub struct RunDiff {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Condition {
     /// Its name in words.
-    pub what: &'static str,
+    pub what: String,
     /// Its value in the first run; `None` if unknown.
     pub before: Option<String>,
     /// Its value in the second run; `None` if unknown.
@@ -94,6 +99,25 @@ pub struct CellChange {
     pub exact: bool,
 }
 
+/// A cell that has a median in one of the runs only.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CellWithoutValue {
+    /// The experiment.
+    pub experiment: String,
+    /// The cell.
+    pub at: Point,
+    /// The metric.
+    pub metric: String,
+    /// The unit of the median.
+    pub unit: Unit,
+    /// The first run's median.
+    pub before: Option<f64>,
+    /// The second run's median.
+    pub after: Option<f64>,
+    /// The reason for which the other run has none, if it is known.
+    pub reason: Option<String>,
+}
+
 impl CellChange {
     /// Returns whether the second run's median is the better one; `None` if they are equal.
     pub fn improved(&self) -> Option<bool> {
@@ -104,8 +128,11 @@ impl CellChange {
     }
 }
 
-/// Compares two judged runs by the ids of their claims and the coordinates of their cells.
-pub fn diff(before: &RunResult, after: &RunResult) -> RunDiff {
+/// Compares two judged runs by the ids of their claims and the coordinates of their cells, and the
+/// experiments of both plans by their ids.
+pub fn diff(before: (&RunResult, &[Experiment]), after: (&RunResult, &[Experiment])) -> RunDiff {
+    let changed_experiments = changed_experiments(before.1, after.1);
+    let (before, after) = (before.0, after.0);
     let (claims_before, claims_after) = (claims(before), claims(after));
     let (cells_before, cells_after) = (cells(before), cells(after));
     let verdicts = claims_after
@@ -126,13 +153,18 @@ pub fn diff(before: &RunResult, after: &RunResult) -> RunDiff {
             })
         })
         .collect();
-    let changes = cells_after
+    let common: Vec<(&Measured<'_>, &Measured<'_>)> = cells_after
         .iter()
         .filter_map(|after| {
             let before = cells_before.iter().find(|other| other.name == after.name)?;
-            change(before, after)
+            Some((before, after))
         })
         .collect();
+    let pairs = common.iter();
+    let changes = pairs
+        .clone()
+        .filter_map(|(before, after)| change(before, after));
+    let without_value = pairs.filter_map(|(before, after)| without_value(before, after));
     let names = |claims: &[(String, &ClaimResult)], cells: &[Measured<'_>]| {
         let claims = claims.iter().map(|(id, _)| id.clone());
         let cells = cells.iter().map(|cell| cell.name.clone());
@@ -149,9 +181,13 @@ pub fn diff(before: &RunResult, after: &RunResult) -> RunDiff {
     RunDiff {
         before: before.run.clone(),
         after: after.run.clone(),
-        conditions: conditions(before, after),
+        conditions: conditions(before, after)
+            .into_iter()
+            .chain(changed_experiments)
+            .collect(),
         verdicts,
-        cells: changes,
+        cells: changes.collect(),
+        without_value: without_value.collect(),
         only_before: without(&first, &second),
         only_after: without(&second, &first),
     }
@@ -188,6 +224,25 @@ fn change(before: &Measured<'_>, after: &Measured<'_>) -> Option<CellChange> {
         apart: apart.filter(|_| other_work.is_none()),
         exact,
         other_work,
+    })
+}
+
+fn without_value(before: &Measured<'_>, after: &Measured<'_>) -> Option<CellWithoutValue> {
+    let experiment = after.experiment.id.clone();
+    let (before, after) = (before.cell, after.cell);
+    let (has, lacks) = match (before.median, after.median) {
+        (Some(_), None) => (before, after),
+        (None, Some(_)) => (after, before),
+        _ => return None,
+    };
+    Some(CellWithoutValue {
+        experiment,
+        at: after.at.clone(),
+        metric: after.metric.clone(),
+        unit: has.unit,
+        before: before.median,
+        after: after.median,
+        reason: lacks.reason.clone(),
     })
 }
 
@@ -272,9 +327,70 @@ fn conditions(before: &RunResult, after: &RunResult) -> Vec<Condition> {
         .zip(of(after))
         .filter(|((_, before), (_, after))| before != after)
         .map(|((what, before), (_, after))| Condition {
-            what,
+            what: what.to_owned(),
             before,
             after,
         })
+        .collect()
+}
+
+/// The properties that differ of experiments with the same id.
+fn changed_experiments(before: &[Experiment], after: &[Experiment]) -> Vec<Condition> {
+    let mut changed = Vec::new();
+    for after in after {
+        let Some(before) = before.iter().find(|other| other.id == after.id) else {
+            continue;
+        };
+        let (first, second) = (properties(before, after), properties(after, before));
+        let names: BTreeSet<&String> = first.keys().chain(second.keys()).collect();
+        let of = |all: &BTreeMap<String, String>, name: &String| {
+            all.get(name)
+                .cloned()
+                .unwrap_or_else(|| "not given".to_owned())
+        };
+        let pairs = names
+            .into_iter()
+            .map(|name| (name, of(&first, name), of(&second, name)));
+        changed.extend(pairs.filter(|(_, first, second)| first != second).map(
+            |(name, first, second)| Condition {
+                what: format!("{}: {name}", after.id),
+                before: Some(first),
+                after: Some(second),
+            },
+        ));
+    }
+    changed
+}
+
+/// The properties that the figures of an experiment rest on, those of metrics as far as the `other`
+/// run has them too.
+fn properties(experiment: &Experiment, other: &Experiment) -> BTreeMap<String, String> {
+    let driver = ("driver".to_owned(), experiment.driver.clone());
+    // A log does not say by what parameters it was measured.
+    let is_imported = [experiment, other].iter().any(|one| one.driver == IMPORTED);
+    let fixed = experiment.fixed.iter().filter(|_| !is_imported);
+    let fixed = fixed.map(|(name, value)| (format!("fixed.{name}"), value.to_string()));
+    let metrics = experiment.metrics.iter();
+    let metrics = metrics.filter_map(|one| Some((one, other.metric(&one.name)?.unit)));
+    let metrics = metrics.flat_map(|(one, other_unit)| {
+        let better = match one.better {
+            Better::Higher => "higher",
+            Better::Lower => "lower",
+        };
+        // Units that convert into each other are no difference.
+        let unit = match one.unit.convert(1.0, other_unit) {
+            Ok(_) => String::new(),
+            Err(_) => one.unit.to_string(),
+        };
+        [
+            ("statistic", one.statistic.to_string()),
+            ("better", better.to_owned()),
+            ("unit", unit),
+        ]
+        .map(|(property, value)| (format!("{}.{property}", one.name), value))
+    });
+    std::iter::once(driver)
+        .chain(fixed)
+        .chain(metrics)
         .collect()
 }

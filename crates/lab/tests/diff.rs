@@ -3,9 +3,11 @@
 mod report_fixture;
 
 use report_fixture as fixture;
-use tare_lab::diff::{diff, CellChange};
+use tare_lab::diff::{diff, CellChange, RunDiff};
+use tare_lab::experiment::{Experiment, Metric, Rounds, Statistic};
 use tare_lab::result::RunResult;
-use tare_lab::unit::Unit;
+use tare_lab::unit::{Better, Unit};
+use tare_lab::value::{Parameters, Value};
 
 /// A run of one experiment with one cell.
 fn run(exact: bool, median: f64, ci95: Option<[f64; 2]>) -> RunResult {
@@ -21,7 +23,12 @@ fn run(exact: bool, median: f64, ci95: Option<[f64; 2]>) -> RunResult {
 }
 
 fn change(before: &RunResult, after: &RunResult) -> CellChange {
-    diff(before, after).cells.remove(0)
+    changes(before, after).cells.remove(0)
+}
+
+/// The changes from one run to another, without their experiments.
+fn changes(before: &RunResult, after: &RunResult) -> RunDiff {
+    diff((before, &[]), (after, &[]))
 }
 
 #[test]
@@ -53,4 +60,95 @@ fn measured_medians_differ_where_their_intervals_do_not_overlap() {
     assert_eq!(of(false, Some([10.5, 13.0])).apart, Some(false));
     assert_eq!(of(false, None).apart, None);
     assert_eq!(of(true, None).apart, None);
+}
+
+#[test]
+fn a_cell_with_a_median_in_one_run_only_is_listed_with_the_reason() {
+    let whole = run(false, 10.0, Some([9.0, 11.0]));
+    let mut failed = whole.clone();
+    let cell = &mut failed.experiments[0].cells[0];
+    (cell.median, cell.ci95) = (None, None);
+    cell.reason = Some("every trial failed".into());
+    let lost = changes(&whole, &failed);
+    assert_eq!(lost.cells, []);
+    let cell = &lost.without_value[0];
+    assert_eq!((cell.before, cell.after), (Some(10.0), None));
+    assert_eq!(cell.reason.as_deref(), Some("every trial failed"));
+    let found = changes(&failed, &whole).without_value.remove(0);
+    assert_eq!((found.before, found.after), (None, Some(10.0)));
+    assert_eq!(found.reason, cell.reason);
+    assert_eq!(changes(&failed, &failed).without_value, []);
+    assert_eq!(changes(&whole, &whole).without_value, []);
+}
+
+#[test]
+fn what_changed_in_an_experiment_is_a_condition() {
+    let experiment = |driver: &str, fixed: &[(&str, Value)], metric: Metric| Experiment {
+        id: "my/x".into(),
+        title: "X".into(),
+        source: "mine".into(),
+        driver: driver.into(),
+        fixed: Parameters::from_iter(fixed.iter().map(|(k, v)| ((*k).to_owned(), v.clone()))),
+        axes: vec![],
+        exclude: vec![],
+        beside: vec![],
+        baseline: None,
+        metrics: vec![metric],
+        parts: vec![],
+        published: vec![],
+        claims: vec![],
+        exact: false,
+        rounds: Rounds::default(),
+    };
+    let metric = |statistic, unit, better| Metric {
+        name: "time".into(),
+        statistic,
+        across: Statistic::Median,
+        from: None,
+        unit,
+        better,
+        work: None,
+    };
+    let time = metric(Statistic::Median, Unit::Nanoseconds, Better::Lower);
+    let before = experiment(
+        "sleep",
+        &[("n", 1.into()), ("s", 0.01.into())],
+        time.clone(),
+    );
+    let conditions = |before: &Experiment, after: &Experiment| -> Vec<String> {
+        let run = run(false, 10.0, None);
+        let of = |one: &Experiment| vec![one.clone()];
+        let changes = diff((&run, &of(before)), (&run, &of(after))).conditions;
+        let shown = |value: Option<String>| value.unwrap_or_default();
+        let each = changes.into_iter();
+        each.map(|one| format!("{}: {} → {}", one.what, shown(one.before), shown(one.after)))
+            .collect()
+    };
+    assert_eq!(conditions(&before, &before), [""; 0]);
+    let after = experiment(
+        "nap",
+        &[("s", 0.05.into())],
+        metric(Statistic::P99, Unit::Microseconds, Better::Higher),
+    );
+    assert_eq!(
+        conditions(&before, &after),
+        [
+            "my/x: driver: sleep → nap",
+            "my/x: fixed.n: 1 → not given",
+            "my/x: fixed.s: 0.01 → 0.05",
+            "my/x: time.better: lower → higher",
+            "my/x: time.statistic: median → 99th percentile",
+        ]
+    );
+    let bytes = metric(Statistic::Median, Unit::Bytes, Better::Lower);
+    let other_unit = experiment("imported", &[], bytes);
+    assert_eq!(
+        conditions(&before, &other_unit),
+        ["my/x: driver: sleep → imported", "my/x: time.unit: ns → B"]
+    );
+    let other = Experiment {
+        id: "my/y".into(),
+        ..after
+    };
+    assert_eq!(conditions(&before, &other), [""; 0]);
 }

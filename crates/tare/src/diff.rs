@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use tare_lab::diff::{self, CellChange, Condition, RunDiff, VerdictChange};
+use tare_lab::diff::{self, CellChange, CellWithoutValue, Condition, RunDiff, VerdictChange};
+use tare_lab::plan::Plan;
 use tare_lab::report::text::clean;
 use tare_lab::result::RunResult;
 use tare_lab::store::RunDirectory;
@@ -17,23 +18,27 @@ const CONDITION_MAX: usize = 60;
 
 /// Compares two runs and prints what changed.
 pub(crate) fn diff(arguments: &cli::Diff) -> anyhow::Result<ExitCode> {
-    let (before, after) = (judged(&arguments.before)?, judged(&arguments.after)?);
-    let changes = diff::diff(&before, &after);
+    let (before, after) = (read(&arguments.before)?, read(&arguments.after)?);
+    let changes = diff::diff(
+        (&before.0, &before.1.experiments),
+        (&after.0, &after.1.experiments),
+    );
     if arguments.json {
         terminal::print_last(&terminal::json(&changes)?)?;
     } else {
         terminal::print_last(&terminal::fitted(&text(&changes, arguments.all)))?;
     }
-    if changes.verdicts.is_empty() && changes.cells.is_empty() {
+    let cells = changes.cells.len() + changes.without_value.len();
+    if changes.verdicts.is_empty() && cells == 0 {
         terminal::say("tare: the two runs have no claim and no cell in common");
         return Ok(ExitCode::from(2));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn judged(path: &Path) -> anyhow::Result<RunResult> {
+fn read(path: &Path) -> anyhow::Result<(RunResult, Plan)> {
     let (plan, records) = RunDirectory::read(path)?;
-    Ok(report::judged(&plan, &records))
+    Ok((report::judged(&plan, &records), plan))
 }
 
 fn text(changes: &RunDiff, all: bool) -> String {
@@ -97,6 +102,12 @@ fn text(changes: &RunDiff, all: bool) -> String {
     for cell in cells {
         let _ = writeln!(out, "  {}", of_cell(cell));
     }
+    if !changes.without_value.is_empty() {
+        out.push_str("\nA value in one run only\n");
+        for cell in &changes.without_value {
+            let _ = writeln!(out, "  {}", of_cell_without_value(cell));
+        }
+    }
     for (run, names) in [
         ("before", &changes.only_before),
         ("after", &changes.only_after),
@@ -117,9 +128,10 @@ fn of_condition(condition: &Condition) -> String {
         Some(value) if value.chars().count() <= CONDITION_MAX => Some(clean(value)),
         Some(_) => None,
     };
+    let what = clean(&condition.what);
     match (shown(&condition.before), shown(&condition.after)) {
-        (Some(before), Some(after)) => format!("{}: {before} → {after}", condition.what),
-        _ => format!("{} (--json has both)", condition.what),
+        (Some(before), Some(after)) => format!("{what}: {before} → {after}"),
+        _ => format!("{what} (--json has both)"),
     }
 }
 
@@ -167,12 +179,26 @@ fn of_cell(cell: &CellChange) -> String {
     )
 }
 
+fn of_cell_without_value(cell: &CellWithoutValue) -> String {
+    let value = |value: Option<f64>| value.map_or("no value".to_owned(), |v| cell.unit.show(v));
+    let reason = cell.reason.as_ref();
+    let reason = reason.map_or(String::new(), |reason| format!(": {}", clean(reason)));
+    format!(
+        "{} {} {}: {} → {}{reason}",
+        clean(&cell.experiment),
+        clean(&cell.at.in_words()),
+        clean(&cell.metric),
+        value(cell.before),
+        value(cell.after),
+    )
+}
+
 /// Two values, one after the other, in one unit in which both are short.
 fn in_one_unit(unit: Unit, values: [Option<f64>; 2]) -> String {
     let known: Vec<f64> = values.into_iter().flatten().collect();
     let short = unit.short(&known);
-    let [before, after] = values
-        .map(|value| value.map_or("–".to_owned(), |value| significant(value / short.per)));
+    let [before, after] =
+        values.map(|value| value.map_or("–".to_owned(), |value| significant(value / short.per)));
     match short.unit {
         Unit::Ratio | Unit::Count => format!("{before} → {after}"),
         unit => format!("{before} → {after} {unit}"),
@@ -211,6 +237,15 @@ mod tests {
             conditions: vec![],
             verdicts: vec![],
             cells: vec![cell("changed", 12.0), cell("equal", 10.0)],
+            without_value: vec![CellWithoutValue {
+                experiment: "my/x".into(),
+                at: Point::default(),
+                metric: "time".into(),
+                unit: Unit::Milliseconds,
+                before: Some(3.309),
+                after: None,
+                reason: Some("every trial failed".into()),
+            }],
             only_before: vec![],
             only_after: vec![],
         };
@@ -224,6 +259,10 @@ mod tests {
             "{shown}"
         );
         assert!(!shown.contains("equal: "), "{shown}");
+        assert!(
+            shown.contains("my/x the only cell time: 3.309 ms → no value: every trial failed"),
+            "{shown}"
+        );
         let shown = text(&changes, true);
         assert!(
             shown.contains("equal: 10 → 10 ns, × 1, the same"),
