@@ -214,6 +214,29 @@ fn an_imported_figure_lands_on_the_cell_of_a_local_run_and_logs_are_rounds() {
     assert!(conditions
         .iter()
         .any(|c| c["what"] == "processor" && c["before"] == "imported"));
+    // A figure that no log has, and two figures under one name.
+    for (metrics, expected) in [
+        (
+            &["packet_rate=a", "packet_rat=b"][..],
+            "--metric: found packet_rat, expected a figure of the logs: ",
+        ),
+        (
+            &["packet_rate=a", "packets=a"],
+            "--metric: found packet_rate=a and packets=a, expected each figure and each metric once",
+        ),
+        (
+            &["packet_rate=a", "packet_rate=b"],
+            "--metric: found packet_rate=a and packet_rate=b, expected each",
+        ),
+    ] {
+        let named = metrics.iter().flat_map(|metric| ["--metric", metric]);
+        let arguments: Vec<&str> = ["import", "a", "--out", "x"].into_iter().chain(named).collect();
+        let output = tare(folder.path(), &arguments);
+        assert_eq!(output.status.code(), Some(2), "{metrics:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(expected), "{metrics:?}: {said}");
+        assert!(!folder.path().join("x").exists());
+    }
     // Packets of two sizes are no two rounds of one cell.
     let both = format!("{LOGS}/vita-software.txt");
     let arguments = [&["import", &both, "--out", "both"], &onto[..]].concat();

@@ -62,13 +62,20 @@ pub(super) fn write(
     args: &Args,
 ) -> anyhow::Result<()> {
     let mut experiments: BTreeMap<String, Figures> = BTreeMap::new();
-    let mut left_out = BTreeSet::new();
+    let (mut printed, mut left_out) = (BTreeSet::new(), BTreeSet::new());
     for run in inputs.iter().flat_map(|input| &input.runs).enumerate() {
-        take(run, args, &mut experiments, &mut left_out)?;
+        take(run, args, &mut experiments, &mut printed, &mut left_out)?;
+    }
+    let mut wanted = args.metric.iter().map(|(figure, _)| figure);
+    if let Some(absent) = wanted.find(|figure| !printed.contains(*figure)) {
+        bail!(
+            "--metric: found {absent}, expected a figure of the logs: {}",
+            joined(printed)
+        );
     }
     if experiments.is_empty() {
-        let out = out.display();
-        bail!("{out}: none of the figures is one of those named with --metric");
+        let (out, left_out) = (out.display(), joined(left_out));
+        bail!("{out}: the lab lacks the unit of every figure: {left_out}");
     }
     let files: Vec<&str> = inputs.iter().map(|input| input.file.as_str()).collect();
     let files = files.join(", ");
@@ -117,7 +124,7 @@ pub(super) fn write(
         }
     }
     if !left_out.is_empty() {
-        let left_out = left_out.into_iter().collect::<Vec<_>>().join(", ");
+        let left_out = joined(left_out);
         let why = "not in the run, because the lab lacks their unit";
         terminal::say(&format!("tare: {why}: {left_out}"));
     }
@@ -128,11 +135,31 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Sorts the figures of a run into experiments, cells and rounds.
+/// Checks that `--metric` names each figure and each metric once.
+pub(super) fn check_metrics(metrics: &[(String, String)]) -> anyhow::Result<()> {
+    for (place, (figure, metric)) in metrics.iter().enumerate() {
+        for (other_figure, other_metric) in &metrics[..place] {
+            if figure == other_figure || metric == other_metric {
+                bail!(
+                    "--metric: found {other_figure}={other_metric} and {figure}={metric}, expected \
+                     each figure and each metric once"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn joined(names: BTreeSet<String>) -> String {
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// Sorts the figures of a run into experiments, cells and rounds; `all` gets their names.
 fn take(
     (place, run): (usize, &Run),
     args: &Args,
     experiments: &mut BTreeMap<String, Figures>,
+    all: &mut BTreeSet<String>,
     left_out: &mut BTreeSet<String>,
 ) -> anyhow::Result<()> {
     let is_sample = |record: &Record| record.statistic == Statistic::Sample;
@@ -147,6 +174,7 @@ fn take(
             _ if has_samples => continue,
             _ => record.name(),
         };
+        all.insert(printed.clone());
         let wanted = args.metric.iter().find(|(figure, _)| *figure == printed);
         let name = match wanted {
             Some((_, metric)) => metric.clone(),

@@ -82,6 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.logs.iter().filter(standard_input).count() > 1 {
         bail!("found - twice, expected it once: standard input can be read once");
     }
+    bridge::check_metrics(&args.metric)?;
     let format = args.format.as_deref().and_then(Format::named);
     let inputs = args.logs.iter().map(|log| read(log, format));
     let inputs: Vec<Input> = inputs.collect::<anyhow::Result<_>>()?;
