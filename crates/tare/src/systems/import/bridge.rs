@@ -257,10 +257,19 @@ impl Figures {
                 .convert(value, metric.unit)
                 .with_context(|| format!("the metric {name}"))?,
             None => {
-                self.metrics.push(metric(name, unit, !counters.is_empty()));
+                let names = [&record.name(), name];
+                self.metrics.push(metric(names, unit, !counters.is_empty()));
                 value
             }
         };
+        if !value.is_finite() {
+            bail!(
+                "line {}: found {} {} of {name}, expected a number that is finite in units of the lab",
+                record.line,
+                record.value,
+                record.unit
+            );
+        }
         let place = *self.places.entry(at.to_string()).or_insert_with(|| {
             self.cells.push((at, Vec::new()));
             self.cells.len() - 1
@@ -345,11 +354,19 @@ impl Figures {
     }
 }
 
-fn metric(name: &str, unit: Unit, has_work: bool) -> Metric {
-    // Less time and fewer losses are better, more of the rest, of which is a rate without losses.
-    let mut less = "lost loss error drop retransmits cycle exits miss".split(' ');
-    let is_less = !name.starts_with("no_") && less.any(|word| name.contains(word));
-    let lower = unit.dimension() == Dimension::Time || is_less;
+/// The metric of a figure, by the name that the log has and the one that it is given here.
+fn metric(names: [&str; 2], unit: Unit, has_work: bool) -> Metric {
+    // Less time, cost, spread and loss are better, more of the rest, of which is a rate without
+    // losses.
+    const LESS: &str = "lost loss error drop retransmits cycle exits miss alloc processor_time \
+                        duplicated reordered";
+    let is_less = |name: &str| {
+        let is_spread = name.ends_with("_stdev") || name.ends_with("_spread");
+        let has = || LESS.split(' ').any(|word| name.contains(word));
+        is_spread && !name.ends_with("_within_stdev") || !name.starts_with("no_") && has()
+    };
+    let lower = unit.dimension() == Dimension::Time || names.into_iter().any(is_less);
+    let name = names[1];
     Metric {
         name: name.to_owned(),
         statistic: Of::Median,
@@ -366,13 +383,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_is_better_unless_it_is_time_or_loss() {
-        let better = |name, unit| metric(name, unit, false).better;
+    fn more_is_better_unless_it_is_time_cost_spread_or_loss() {
+        let better = |names, unit| metric(names, unit, false).better;
         let gigabits = Unit::GigabitsPerSecond;
-        assert_eq!(better("no_drop_rate", gigabits), Better::Higher);
-        assert_eq!(better("throughput", gigabits), Better::Higher);
-        for name in ["drop_rate", "lost_packets", "get_misses", "retransmits"] {
-            assert_eq!(better(name, gigabits), Better::Lower, "{name}");
+        for name in ["no_drop_rate", "throughput", "request_rate_within_stdev"] {
+            assert_eq!(better([name; 2], gigabits), Better::Higher, "{name}");
+        }
+        for name in [
+            "drop_rate",
+            "lost_packets",
+            "get_misses",
+            "retransmits",
+            "allocations_mean",
+            "remote_processor_time",
+            "duplicated_messages",
+            "reordered_messages",
+            "request_rate_stdev",
+            "request_rate_spread",
+        ] {
+            assert_eq!(better([name; 2], gigabits), Better::Lower, "{name}");
+            assert_eq!(better([name, "x"], gigabits), Better::Lower, "{name} as x");
         }
     }
 }
