@@ -112,7 +112,7 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
         let (comparisons, run) = (comparisons.as_slice(), &result);
         terminal::print_last(&terminal::json(&Printed { comparisons, run })?)?;
     } else {
-        let mut text = shown(commands, &result, &comparisons);
+        let mut text = shown(arguments, &result, &comparisons);
         // An open comparison had rounds left: time was short.
         let open = comparisons.iter().any(|comparison| comparison.judged.open);
         if let Some(budget) = budget.filter(|_| open) {
@@ -186,15 +186,7 @@ fn file(arguments: &cli::Compare) -> anyhow::Result<String> {
     }
     let values: Vec<String> = commands
         .iter()
-        .map(|command| {
-            let whole = if arguments.shell {
-                shlex::try_join(["sh", "-c", command]).context("a command with a NUL byte")?
-            } else {
-                command.clone()
-            };
-            // A brace stands for itself here, not for a parameter.
-            Ok(quoted(&whole.replace('{', "{{")))
-        })
+        .map(|command| Ok(quoted(&value(command, arguments.shell)?)))
         .collect::<anyhow::Result<_>>()?;
     let cell = |place: usize| match itself {
         true => format!("{{ copy = {} }}", place + 1),
@@ -261,6 +253,26 @@ fn file(arguments: &cli::Compare) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// The parameter of the file that stands for a command.
+fn value(command: &str, shell: bool) -> anyhow::Result<String> {
+    let whole = match shell {
+        true => shlex::try_join(["sh", "-c", command]).context("a command with a NUL byte")?,
+        false => command.to_owned(),
+    };
+    // A brace stands for itself here, not for a parameter.
+    Ok(whole.replace('{', "{{"))
+}
+
+/// A text of the result, with the commands in it as they were given.
+fn as_given(text: &str, arguments: &cli::Compare) -> String {
+    let commands = arguments.commands.iter();
+    let pairs =
+        commands.filter_map(|command| Some((value(command, arguments.shell).ok()?, command)));
+    pairs.fold(clean(text), |text, (value, command)| {
+        text.replace(&clean(&value), &clean(command))
+    })
+}
+
 fn target_id(place: usize, metric: &str) -> String {
     format!("{}-{metric}", place + 1)
 }
@@ -299,10 +311,10 @@ fn comparisons<'r>(commands: &'r [String], result: &'r RunResult) -> Vec<Compari
 }
 
 /// The figures of every command, then the comparisons.
-fn shown(commands: &[String], result: &RunResult, comparisons: &[Comparison<'_>]) -> String {
+fn shown(arguments: &cli::Compare, result: &RunResult, comparisons: &[Comparison<'_>]) -> String {
     let mut text = String::new();
     let cells = || result.experiments.iter().flat_map(|e| &e.cells);
-    for (place, command) in commands.iter().enumerate() {
+    for (place, command) in arguments.commands.iter().enumerate() {
         let _ = writeln!(text, "{}  {}", place + 1, clean(command));
         for (metric, words) in METRICS {
             // Cells come in the order of the commands.
@@ -328,7 +340,7 @@ fn shown(commands: &[String], result: &RunResult, comparisons: &[Comparison<'_>]
         let _ = writeln!(text, "\n{}", sentence(comparison));
         let judged = comparison.judged;
         if let Some(reason) = &judged.reason {
-            let _ = writeln!(text, "   {}", clean(reason));
+            let _ = writeln!(text, "   {}", as_given(reason, arguments));
         }
         for failures in &judged.failures {
             let _ = writeln!(
@@ -336,8 +348,8 @@ fn shown(commands: &[String], result: &RunResult, comparisons: &[Comparison<'_>]
                 "   {} of {} trials of {} failed: {}",
                 failures.failed,
                 failures.of,
-                clean(&failures.at.in_words()),
-                clean(&failures.reason)
+                as_given(&failures.at.in_words(), arguments),
+                as_given(&failures.reason, arguments)
             );
             for line in &failures.last_lines {
                 let _ = writeln!(text, "     {}", clean(line));

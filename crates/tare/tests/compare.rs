@@ -94,6 +94,19 @@ fn a_program_that_fails_or_is_missing_gets_no_verdict() {
         "{shown}"
     );
 
+    // A brace of a command is shown as it was given, in reasons and failures too.
+    for shell in [&[][..], &["--shell"]] {
+        let braces = ["compare", "sh -c 'exit {1}'", "true", "--rounds", "1"];
+        let ran = tare(directory.path(), &[&braces, shell].concat());
+        let shown = text(&ran.stdout);
+        assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+        assert!(
+            shown.contains("1 of 1 trials of command=sh -c 'exit {1}' failed: "),
+            "{shown}"
+        );
+        assert!(!shown.contains("{{"), "{shown}");
+    }
+
     let missing = tare(directory.path(), &["compare", "true", "no-such-program"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(text(&missing.stderr).contains("there is no program \"no-such-program\" here"));
