@@ -1,18 +1,20 @@
 //! A guest that runs.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::{fcntl_setfd, Errno, FdFlags};
+use rustix::net::{send, SendFlags};
 
 use crate::agent::{self, Exit, Frame, Kind, Ready, Run, PROTOCOL};
 use crate::arguments::{arguments, Descriptors, Hardware, Network};
@@ -187,7 +189,8 @@ impl Guest {
     }
 
     /// Runs a command in the guest: `output` gets what it writes, `input`, which is read on a
-    /// thread of its own, is its standard input. `limit` is the longest time until its end.
+    /// thread of its own until the command ends, is its standard input. `limit` is the longest time
+    /// until its end.
     ///
     /// Output of a process that the command left behind is lost after its end.
     ///
@@ -199,7 +202,7 @@ impl Guest {
         command: &[&str],
         input: impl Read + Send + 'static,
         limit: Option<Duration>,
-        mut output: impl FnMut(Stream, &[u8]),
+        output: impl FnMut(Stream, &[u8]),
     ) -> Result<Exit, Error> {
         let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
         let shown = command.first().cloned().unwrap_or_default();
@@ -209,16 +212,34 @@ impl Guest {
             return Err(Error::Command(reason.into()));
         }
         self.command += 1;
-        self.send(Kind::Run, &run)?;
-        let (to, number) = (Arc::clone(&self.to_agent), self.command);
-        thread::spawn(move || forward(input, &to, number));
         let until = limit.map(|limit| Instant::now() + limit);
+        let limit = limit.unwrap_or_default().as_secs_f64();
+        if !self.send(Kind::Run, &run, until)? {
+            self.is_spent = true;
+            let reason = format!("{shown}: the agent does not take it within {limit:.1} s");
+            return Err(Error::Command(reason));
+        }
+        let (to, number) = (Arc::clone(&self.to_agent), self.command);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let is_unread = Arc::clone(&is_over);
+        thread::spawn(move || forward(input, &to, number, &is_unread));
+        let exit = self.follow(until, output);
+        is_over.store(true, Ordering::Release);
+        exit?.ok_or_else(|| {
+            self.is_spent = true;
+            Error::Command(format!("{shown} still runs after {limit:.1} s"))
+        })
+    }
+
+    /// Hands on what the last command writes until it ends; `None` if it does not in time.
+    fn follow(
+        &mut self,
+        until: Option<Instant>,
+        mut output: impl FnMut(Stream, &[u8]),
+    ) -> Result<Option<Exit>, Error> {
         loop {
             let Some(frame) = self.receive(until)? else {
-                self.is_spent = true;
-                let limit = limit.unwrap_or_default().as_secs_f64();
-                let reason = format!("{shown} still runs after {limit:.1} s");
-                return Err(Error::Command(reason));
+                return Ok(None);
             };
             if frame.command != self.command {
                 continue;
@@ -226,7 +247,7 @@ impl Guest {
             match frame.kind {
                 Kind::Output => output(Stream::Output, &frame.content),
                 Kind::Errors => output(Stream::Errors, &frame.content),
-                Kind::Exit => return parse(&frame),
+                Kind::Exit => return parse(&frame).map(Some),
                 Kind::Refused => {
                     let reason = String::from_utf8_lossy(&frame.content);
                     return Err(Error::Command(excerpt(&reason)));
@@ -318,9 +339,13 @@ impl Guest {
         set_up.map(drop)
     }
 
-    fn send(&mut self, kind: Kind, content: &[u8]) -> Result<(), Error> {
-        let sent = put(&self.to_agent, kind, self.command, content);
-        sent.map_err(|error| self.reason().unwrap_or(Error::Protocol(error.to_string())))
+    /// Sends a frame about the last command; returns false if the agent does not take it in time.
+    fn send(&mut self, kind: Kind, content: &[u8], until: Option<Instant>) -> Result<bool, Error> {
+        match put(&self.to_agent, (kind, self.command), content, until) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
+            Err(error) => Err(self.reason().unwrap_or(Error::Protocol(error.to_string()))),
+        }
     }
 
     /// Returns the agent's next frame; `None` if there is none in time.
@@ -436,13 +461,18 @@ impl Read for Timed<'_> {
 /// Returns true if there is something to read, or the other side is gone; false if that is not so
 /// in time, or the time is over: a guest that never stops writing has no more of it.
 fn wait_for(socket: &UnixStream, until: Option<Instant>) -> io::Result<bool> {
+    wait(socket, PollFlags::IN, until)
+}
+
+/// As [`wait_for`], for something to read or for room to write.
+fn wait(socket: &UnixStream, what: PollFlags, until: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Ok(false);
         }
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut [PollFd::new(socket, PollFlags::IN)], timeout.as_ref()) {
+        match poll(&mut [PollFd::new(socket, what)], timeout.as_ref()) {
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
             Ok(ready) => return Ok(ready > 0),
@@ -450,20 +480,72 @@ fn wait_for(socket: &UnixStream, until: Option<Instant>) -> io::Result<bool> {
     }
 }
 
-fn put(to: &Mutex<UnixStream>, kind: Kind, command: u32, content: &[u8]) -> io::Result<()> {
-    let to = to.lock().unwrap_or_else(PoisonError::into_inner);
-    agent::write(&*to, kind, command, content)
+/// Writes a socket until a time, whether or not the other side reads.
+struct Bounded<'a> {
+    socket: &'a UnixStream,
+    until: Option<Instant>,
 }
 
-/// Sends all of a reader as the command's input, and its end.
-fn forward(mut input: impl Read, to: &Mutex<UnixStream>, command: u32) {
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match send(
+                self.socket,
+                bytes,
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            ) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                sent => return Ok(sent?),
+            }
+            if !wait(self.socket, PollFlags::OUT, self.until)? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends a frame. The time bounds the wait for one that another thread sends, too.
+fn put(
+    to: &Mutex<UnixStream>,
+    (kind, command): (Kind, u32),
+    content: &[u8],
+    until: Option<Instant>,
+) -> io::Result<()> {
+    let socket = loop {
+        match to.try_lock() {
+            Ok(socket) => break socket,
+            Err(TryLockError::Poisoned(socket)) => break socket.into_inner(),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(LOOK);
+    };
+    let to = Bounded {
+        socket: &socket,
+        until,
+    };
+    agent::write(to, kind, command, content)
+}
+
+/// Sends all of a reader as the command's input, and its end, unless the command is over before.
+fn forward(mut input: impl Read, to: &Mutex<UnixStream>, command: u32, is_over: &AtomicBool) {
     let mut bytes = vec![0; 1 << 16];
-    while let Ok(len @ 1..) = input.read(&mut bytes) {
-        if put(to, Kind::Input, command, &bytes[..len]).is_err() {
+    loop {
+        let len = input.read(&mut bytes).unwrap_or(0);
+        if is_over.load(Ordering::Acquire) {
+            return;
+        }
+        let sent = put(to, (Kind::Input, command), &bytes[..len], None);
+        if len == 0 || sent.is_err() {
             return;
         }
     }
-    let _ = put(to, Kind::Input, command, &[]);
 }
 
 /// QEMU's process, which ends with this value.
@@ -535,7 +617,6 @@ fn spawn(arguments: &[String], inherited: [UnixStream; 2]) -> Result<Child, Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
 
     #[test]
     fn a_guest_that_never_stops_writing_has_no_more_time_than_another() {
@@ -546,6 +627,90 @@ mod tests {
         assert!(wait_for(&ours, None).unwrap());
         assert!(wait_for(&ours, Some(now + hour)).unwrap());
         assert!(!wait_for(&ours, Some(now)).unwrap());
+    }
+
+    /// A guest whose QEMU only sleeps, and the agent's end of its socket.
+    fn guest() -> (Guest, UnixStream) {
+        let (agent, its_agent) = UnixStream::pair().unwrap();
+        let child = Command::new("sleep").arg("100").spawn().unwrap();
+        let guest = Guest {
+            qemu: Process {
+                child,
+                _starter: mpsc::channel().0,
+            },
+            console: Console::default(),
+            errors: Console::default(),
+            followers: Vec::new(),
+            monitor: None,
+            to_agent: Arc::new(Mutex::new(agent.try_clone().unwrap())),
+            agent,
+            command: 0,
+            is_spent: false,
+            evidence: Evidence::default(),
+            accelerator: Accelerator::Emulated,
+            boot_time: Duration::ZERO,
+        };
+        (guest, its_agent)
+    }
+
+    /// Answers the next command with its end, when its input has filled the socket.
+    fn end(agent: &UnixStream) {
+        let exit = br#"{"status":0,"signal":null,"bounce_slots_max":null}"#;
+        loop {
+            let frame = agent::read(agent).unwrap().unwrap();
+            if frame.kind == Kind::Run {
+                let (mut before, mut now) = (0, 0);
+                while now == 0 || now != before {
+                    thread::sleep(LOOK * 10);
+                    before = now;
+                    now = rustix::io::ioctl_fionread(agent).unwrap();
+                }
+                return agent::write(agent, Kind::Exit, frame.command, exit).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn input_of_a_command_that_has_ended_is_not_sent_on() {
+        let (mut guest, agent) = guest();
+        let agent = thread::spawn(move || {
+            end(&agent);
+            end(&agent);
+            let of_the_first = |frame: &Frame| frame.command == 1;
+            let frames = std::iter::from_fn(|| agent::read(&agent).unwrap());
+            frames.take(1000).filter(of_the_first).count()
+        });
+        for _ in 0..2 {
+            let limit = Some(Duration::from_secs(60));
+            let exit = guest.run(&["true"], io::repeat(7), limit, |_, _| {});
+            assert_eq!(exit.unwrap().status, Some(0));
+        }
+        drop(guest);
+        // One may have been under way.
+        assert!(agent.join().unwrap() <= 1);
+    }
+
+    #[test]
+    fn a_command_that_the_agent_does_not_take_ends_at_its_limit() {
+        let (mut guest, agent) = guest();
+        let ending = thread::spawn(move || {
+            end(&agent);
+            agent
+        });
+        let mut run = |limit| {
+            let limit = Some(Duration::from_millis(limit));
+            guest.run(&["true"], io::repeat(7), limit, |_, _| {})
+        };
+        run(60_000).unwrap();
+        // From here on it reads nothing.
+        let _agent = ending.join().unwrap();
+        for expected in [
+            "true: the agent does not take it within 0.3 s",
+            "boot another",
+        ] {
+            let error = run(300).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]

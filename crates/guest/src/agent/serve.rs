@@ -1,8 +1,8 @@
 //! Commands of the host, one at a time.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rustix::io::ioctl_fionread;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::{ioctl_fionbio, ioctl_fionread, Errno};
 use rustix::process::WaitOptions;
 
 use super::{read, write, Exit, Kind, Ready, Run, PROTOCOL};
@@ -60,6 +61,9 @@ pub(super) fn serve(port: &File) -> io::Result<()> {
                 match start(&frame.content) {
                     Ok(mut child) => {
                         input = child.stdin.take();
+                        if let Some(to) = &input {
+                            ioctl_fionbio(to, true)?;
+                        }
                         current = number;
                         is_running.store(true, Ordering::Release);
                         let (shared, is_running) = (Arc::clone(&shared), Arc::clone(&is_running));
@@ -81,12 +85,30 @@ pub(super) fn serve(port: &File) -> io::Result<()> {
             Kind::Input if frame.content.is_empty() => input = None,
             // A command need not read all of its input.
             Kind::Input => {
-                input = input.filter(|mut to| to.write_all(&frame.content).is_ok());
+                input = input.filter(|to| feed(to, &frame.content, &is_running));
             }
             other => return Err(io::Error::other(format!("found a frame {other:?}"))),
         }
     }
     Ok(())
+}
+
+/// Writes input to a command's pipe, which does not block, and waits for room while the command
+/// runs: what it has left behind may keep the pipe and never read. Returns false if there is no
+/// one to read it.
+fn feed(to: impl AsFd, mut input: &[u8], is_running: &AtomicBool) -> bool {
+    let timeout = Timespec::try_from(LOOK).ok();
+    while !input.is_empty() {
+        match rustix::io::write(&to, input) {
+            Ok(written) => input = input.get(written..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if is_running.load(Ordering::Acquire) => {
+                let _ = poll(&mut [PollFd::new(&to, PollFlags::OUT)], timeout.as_ref());
+            }
+            Err(_) => return false,
+        }
+    }
+    true
 }
 
 fn start(content: &[u8]) -> Result<Child, String> {
@@ -265,6 +287,38 @@ mod tests {
             sender.join().unwrap();
             assert!(ends.recv().is_err(), "it was not waited for");
         }
+    }
+
+    #[test]
+    fn input_that_is_not_read_is_dropped_when_its_command_has_ended() {
+        let (from, to) = rustix::pipe::pipe().unwrap();
+        ioctl_fionbio(&to, true).unwrap();
+        let input = vec![7; 1 << 20];
+        let is_running = AtomicBool::new(true);
+        thread::scope(|scope| {
+            let fed = scope.spawn(|| feed(&to, &input, &is_running));
+            thread::sleep(LOOK * 10);
+            assert!(!fed.is_finished(), "it may still be read");
+            is_running.store(false, Ordering::Release);
+            assert!(!fed.join().unwrap());
+        });
+        // A command that is slow gets all of it.
+        is_running.store(true, Ordering::Release);
+        let mut taken = 0;
+        let mut bytes = vec![0; 1 << 16];
+        thread::scope(|scope| {
+            let fed = scope.spawn(|| feed(&to, &input, &is_running));
+            while !fed.is_finished() || ioctl_fionread(&from).unwrap() > 0 {
+                if ioctl_fionread(&from).unwrap() > 0 {
+                    taken += rustix::io::read(&from, &mut bytes).unwrap();
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(fed.join().unwrap());
+        });
+        assert!(taken >= input.len());
+        drop(from);
+        assert!(!feed(&to, &input, &is_running), "none can read it");
     }
 
     #[test]
