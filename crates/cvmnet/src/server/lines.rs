@@ -19,6 +19,11 @@ pub(super) enum Line<'a> {
 }
 
 impl Lines {
+    /// The bytes that are held.
+    pub(super) fn held(&self) -> usize {
+        self.partial.len()
+    }
+
     /// Takes the next line, of at most `max` bytes with its end, from the start of `bytes`. It is
     /// copied only if it was cut.
     pub(super) fn take<'a>(&mut self, bytes: &mut &'a [u8], max: usize) -> Line<'a> {

@@ -1,5 +1,9 @@
 //! Requests of RESP: arrays of bulk strings, or words in a line.
 
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
 use super::lines::{Line, Lines};
 
 /// The most bytes of an inline request or of a length with its line's end.
@@ -10,6 +14,9 @@ pub const ARGUMENTS_MAX: usize = 1 << 20;
 
 /// The bytes that an argument counts beside its own against the limit of a request.
 pub const ARGUMENT_OVERHEAD: usize = 64;
+
+/// The error of a request that is more than all connections together may leave unfinished.
+pub(super) const TOO_MUCH: &str = "OOM unfinished requests of all connections hold too many bytes";
 
 /// A reader of requests that may be cut anywhere. After an error there is no next request.
 pub(super) struct Requests {
@@ -22,6 +29,7 @@ pub(super) struct Requests {
     weight: usize,
     bulk_max: usize,
     request_max: usize,
+    share: Share,
 }
 
 /// A bulk string that is arriving.
@@ -34,8 +42,8 @@ struct Bulk {
 
 impl Requests {
     /// Returns a reader of bulk strings of at most `bulk_max` bytes and requests of at most
-    /// `request_max`, arguments with [`ARGUMENT_OVERHEAD`].
-    pub(super) fn new(bulk_max: usize, request_max: usize) -> Requests {
+    /// `request_max`, arguments with [`ARGUMENT_OVERHEAD`]. What is unfinished is a part of `share`.
+    pub(super) fn new(bulk_max: usize, request_max: usize, share: Share) -> Requests {
         Requests {
             lines: Lines::default(),
             arguments: Vec::new(),
@@ -44,6 +52,7 @@ impl Requests {
             weight: 0,
             bulk_max,
             request_max,
+            share,
         }
     }
 
@@ -51,8 +60,36 @@ impl Requests {
     /// if it has not arrived. Never an empty request.
     ///
     /// # Errors
-    /// The text behind `Protocol error: `.
-    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
+    /// The text of the error; nothing is held any more.
+    pub(super) fn next(
+        &mut self,
+        bytes: &mut &[u8],
+    ) -> Result<Option<Vec<Vec<u8>>>, Cow<'static, str>> {
+        let parsed = self.parse(bytes);
+        let parsed = parsed.map_err(|error| format!("ERR Protocol error: {error}").into());
+        if parsed.is_ok() && self.share.set(self.held()) {
+            return parsed;
+        }
+        self.lines = Lines::default();
+        (self.arguments, self.bulk) = (Vec::new(), None);
+        self.share.set(0);
+        parsed.and(Err(TOO_MUCH.into()))
+    }
+
+    /// Counts the bytes of a request that was taken and is not answered as unfinished, until the
+    /// next call; returns false if they are too many.
+    pub(super) fn keep(&mut self, bytes: usize) -> bool {
+        self.share.set(bytes)
+    }
+
+    /// The bytes of the unfinished request that have arrived, with what each argument counts.
+    fn held(&self) -> usize {
+        let bulk = self.bulk.as_ref();
+        let missing = bulk.map_or(0, |bulk| bulk.len - bulk.bytes.len());
+        self.weight - missing + self.lines.held()
+    }
+
+    fn parse(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
         while !bytes.is_empty() {
             if let Some(bulk) = &mut self.bulk {
                 if !bulk.take(bytes)? {
@@ -107,6 +144,43 @@ impl Requests {
             end: 0,
         });
         Ok(())
+    }
+}
+
+/// A connection's part of the bytes that all connections may hold.
+pub(super) struct Share {
+    all: Arc<AtomicUsize>,
+    max: usize,
+    bytes: usize,
+}
+
+impl Share {
+    /// Returns a part of nothing. `all` counts the parts of all connections, together at most
+    /// `max`.
+    pub(super) fn new(all: Arc<AtomicUsize>, max: usize) -> Share {
+        Share { all, max, bytes: 0 }
+    }
+
+    /// Changes the part; returns false, and changes nothing, if all would be more than they may.
+    fn set(&mut self, bytes: usize) -> bool {
+        if bytes > self.bytes {
+            let (max, more) = (self.max, bytes - self.bytes);
+            let grown = |all: usize| all.checked_add(more).filter(|all| *all <= max);
+            let order = Ordering::Relaxed;
+            if self.all.fetch_update(order, order, grown).is_err() {
+                return false;
+            }
+        } else if bytes < self.bytes {
+            self.all.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+        true
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use super::output::{Body, Output};
-use super::request::{integer, Requests};
+use super::request::{integer, Requests, Share, ARGUMENT_OVERHEAD, TOO_MUCH};
 use super::store::{lock, Store};
 use super::{Application, Service, Time};
 
@@ -62,6 +62,10 @@ pub struct RespConfig {
     pub value_max: usize,
     /// The most bytes of a request, each argument with [`super::ARGUMENT_OVERHEAD`].
     pub request_max: usize,
+    /// The most bytes that unfinished requests hold, those of all connections of all servers over
+    /// the store; the connection that would exceed it is told so and closed. A request is
+    /// unfinished until all of it has arrived, one for many keys until all of them are answered.
+    pub unfinished_max: usize,
 }
 
 impl Default for RespConfig {
@@ -69,6 +73,7 @@ impl Default for RespConfig {
         RespConfig {
             value_max: 16 << 20,
             request_max: 32 << 20,
+            unfinished_max: 256 << 20,
         }
     }
 }
@@ -88,10 +93,13 @@ impl Resp {
 
 impl Service for Resp {
     fn accept(&self) -> Box<dyn Application> {
+        let config = &self.config;
+        let all = Arc::clone(lock(&self.store).unfinished());
+        let share = Share::new(all, config.unfinished_max);
         Box::new(Connection {
             store: Arc::clone(&self.store),
-            requests: Requests::new(self.config.value_max, self.config.request_max),
-            value_max: self.config.value_max,
+            requests: Requests::new(config.value_max, config.request_max, share),
+            value_max: config.value_max,
             keys: Vec::new().into_iter(),
             has_ended: false,
             wants_close: false,
@@ -136,11 +144,7 @@ impl Application for Connection {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    self.reply(
-                        Err(format!("ERR Protocol error: {error}").into()),
-                        time,
-                        out,
-                    );
+                    self.reply(Err(error), time, out);
                     self.wants_close = true;
                 }
             }
@@ -154,6 +158,11 @@ impl Application for Connection {
             match lock(&self.store).get(&key, time.now) {
                 Some(item) => write_bulk(&item.body, out),
                 None => out.push(b"$-1\r\n"),
+            }
+            if self.keys.len() == 0 {
+                // With the memory of the list.
+                self.keys = Vec::new().into_iter();
+                self.requests.keep(0);
             }
         }
     }
@@ -182,6 +191,11 @@ impl Connection {
                 }
             }
             Ok(Reply::Values(keys)) => {
+                let bytes = keys.iter().map(|key| key.len() + ARGUMENT_OVERHEAD).sum();
+                if !self.requests.keep(bytes) {
+                    self.wants_close = true;
+                    return self.reply(Err(TOO_MUCH.into()), time, out);
+                }
                 out.print(format_args!("*{}\r\n", keys.len()));
                 self.keys = keys.into_iter();
                 self.produce(time, out);
@@ -235,10 +249,14 @@ impl Connection {
                 if given % 2 == 0 {
                     return Err(wrong_count(name));
                 }
-                self.put(store, &key, argument(2), Instant::NEVER, now)?;
-                for at in (3..given as usize).step_by(2) {
-                    let key = argument(at);
-                    self.put(store, &key, argument(at + 1), Instant::NEVER, now)?;
+                request[1] = key;
+                let mut pairs = request[1..].chunks_exact(2);
+                if !pairs.all(|pair| store.fits(&pair[0], pair[1].len())) {
+                    return Err(OUT_OF_MEMORY.into());
+                }
+                for pair in request[1..].chunks_exact_mut(2) {
+                    let value = std::mem::take(&mut pair[1]);
+                    self.put(store, &pair[0], value, Instant::NEVER, now)?;
                 }
                 Ok(Reply::Simple("OK"))
             }
@@ -333,6 +351,7 @@ impl Connection {
             .map_or(Reply::Nil, |item| Reply::Bulk(Arc::clone(&item.body)))
     }
 
+    /// Stores a value; one that does not fit changes nothing.
     fn put(
         &self,
         store: &mut Store,
@@ -341,6 +360,9 @@ impl Connection {
         expires: Instant,
         now: Instant,
     ) -> Result<(), Cow<'static, str>> {
+        if !store.fits(key, value.len()) {
+            return Err(OUT_OF_MEMORY.into());
+        }
         let done = store.set(key, Arc::new(value), 0, expires, now);
         done.map(drop).map_err(|_| OUT_OF_MEMORY.into())
     }
@@ -400,6 +422,9 @@ impl Connection {
         if len > self.value_max {
             let error = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
             return Err(error.into());
+        }
+        if !store.fits(key, len) {
+            return Err(OUT_OF_MEMORY.into());
         }
         // Removed, so that it is not copied unless a response holds it, too.
         let old = store.remove(key, now);

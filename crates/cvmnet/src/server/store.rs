@@ -1,6 +1,7 @@
 //! The key-value store behind memcached and RESP.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tare_sim::Instant;
 
@@ -50,6 +51,8 @@ pub struct Store {
     /// The time at which all that is older is gone.
     flush_at: Instant,
     counters: StoreCounters,
+    /// The bytes that unfinished requests hold on the connections of all servers over this store.
+    unfinished: Arc<AtomicUsize>,
 }
 
 /// Returns the store that connections share, on one thread or several. A command that reads and
@@ -67,6 +70,7 @@ impl Store {
             last_cas: 0,
             flush_at: Instant::NEVER,
             counters: StoreCounters::default(),
+            unfinished: Arc::default(),
         }
     }
 
@@ -87,6 +91,11 @@ impl Store {
         self.items.peek(key)
     }
 
+    /// Returns true if a value of a length can be stored with a key.
+    pub fn fits(&self, key: &[u8], len: usize) -> bool {
+        key.len() + len + OVERHEAD <= self.bytes_max
+    }
+
     /// Stores a value, evicts what was used longest ago until all fit, and returns the item's
     /// `cas`.
     ///
@@ -96,17 +105,21 @@ impl Store {
     pub fn set(
         &mut self,
         key: &[u8],
-        body: Body,
+        mut body: Body,
         flags: u32,
         expires: Instant,
         now: Instant,
     ) -> Result<u64, TooLarge> {
         self.expire(key, now);
-        let weight = key.len() + body.capacity() + OVERHEAD;
-        if weight > self.bytes_max {
+        if !self.fits(key, body.len()) {
             self.items.remove(key);
             return Err(TooLarge);
         }
+        // The room that a vector has to grow counts, and is given up where it is too much.
+        if !self.fits(key, body.capacity()) {
+            Arc::make_mut(&mut body).shrink_to_fit();
+        }
+        let weight = key.len() + body.capacity() + OVERHEAD;
         self.last_cas += 1;
         self.counters.stored += 1;
         let item = Item {
@@ -157,6 +170,11 @@ impl Store {
     /// The most of [`Store::bytes`].
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
+    }
+
+    /// The bytes that unfinished requests hold on the connections of all servers over this store.
+    pub(super) fn unfinished(&self) -> &Arc<AtomicUsize> {
+        &self.unfinished
     }
 
     /// The counters since the start.

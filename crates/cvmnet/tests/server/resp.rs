@@ -1,13 +1,14 @@
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
-use tare_cvmnet::server::{Resp, RespConfig, Store, ARGUMENT_OVERHEAD, RESP_LINE_MAX};
+use tare_cvmnet::server::{Resp, RespConfig, Store, ARGUMENT_OVERHEAD, OVERHEAD, RESP_LINE_MAX};
 
 use crate::peer::{at, cut_anywhere, Peer};
 
 const CONFIG: RespConfig = RespConfig {
     value_max: 1 << 20,
     request_max: 2 << 20,
+    unfinished_max: 100_000,
 };
 
 fn server(bytes: usize) -> Resp {
@@ -177,6 +178,87 @@ fn a_value_larger_than_the_store_is_refused_and_the_rest_stays() {
         "+OK\r\n-OOM command not allowed when used memory > 'maxmemory'.\r\n"
     );
     assert_eq!(peer.ask("GET b\r\n"), "$1\r\n1\r\n");
+}
+
+#[test]
+fn what_is_refused_changes_no_value_and_what_fits_by_its_length_is_stored() {
+    const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+    let mut peer = Peer::new(&server(1000));
+    let largest = 1000 - OVERHEAD - 1;
+    peer.send(&array(&[b"SET", b"a", &[b'x'; 500]]));
+    peer.take();
+    // A vector that grows doubles its room, and that is more than the store has.
+    let grown = peer.ask(array(&[b"APPEND", b"a", &[b'y'; 300]]));
+    assert_eq!(grown, ":800\r\n");
+    let rest = vec![b'z'; largest - 800];
+    let full = peer.ask(array(&[b"APPEND", b"a", &rest]));
+    assert_eq!(full, format!(":{largest}\r\n"));
+    let large = vec![b'x'; largest + 1];
+    let refused: [&[&[u8]]; 4] = [
+        &[b"APPEND", b"a", b"z"],
+        &[b"SET", b"a", &large],
+        &[b"GETSET", b"a", &large],
+        &[b"MSET", b"b", b"1", b"a", &large],
+    ];
+    for request in refused {
+        assert_eq!(peer.ask(array(request)), OOM);
+        let left = peer.ask("STRLEN a\r\nEXISTS b\r\n");
+        assert_eq!(left, format!(":{largest}\r\n:0\r\n"));
+    }
+    // More than what is reserved for a value before it arrives.
+    let config = RespConfig {
+        value_max: 2 << 20,
+        request_max: 4 << 20,
+        unfinished_max: 4 << 20,
+    };
+    let store = Arc::new(Mutex::new(Store::new(1_500_000)));
+    let mut peer = Peer::new(&Resp::new(store, config));
+    assert_eq!(
+        peer.ask(array(&[b"SET", b"a", &vec![b'x'; 1_400_000]])),
+        "+OK\r\n"
+    );
+}
+
+#[test]
+fn unfinished_requests_have_a_bound_for_all_connections_together() {
+    let store = Arc::new(Mutex::new(Store::new(8 << 20)));
+    // As those of two threads.
+    let servers = [(); 2].map(|()| Resp::new(Arc::clone(&store), CONFIG));
+    let peer = |server: usize| Peer::new(&servers[server]);
+    let request = array(&[b"SET", b"a", &[b'x'; 60_000]]);
+    let (begun, rest) = request.split_at(50_000);
+    let is_refused = |peer: &mut Peer| {
+        let answer = peer.ask(begun);
+        let is_told = answer.starts_with("-OOM unfinished requests of all connections");
+        assert_eq!((is_told, peer.is_closed()), (!answer.is_empty(), is_told));
+        is_told
+    };
+    let mut first = peer(0);
+    assert!(!is_refused(&mut first));
+    assert!(is_refused(&mut peer(1)));
+    // What is whole at once, or short, is no part of it.
+    assert_eq!(peer(1).ask(&request), "+OK\r\n");
+    assert_eq!(peer(1).ask("PI") + &peer(1).ask("PING\r\n"), "+PONG\r\n");
+    assert_eq!(first.ask(rest), "+OK\r\n");
+    // It is given back by a request that is whole, and by a connection that is gone.
+    let mut second = peer(1);
+    assert!(!is_refused(&mut second));
+    drop(second);
+    assert!(!is_refused(&mut first));
+    assert_eq!(first.ask(rest), "+OK\r\n");
+    // Keys that are not answered are held too.
+    let mut reader = Peer::with_room(&servers[0], 100);
+    let mut keys = vec![&b"none"[..]; 1001];
+    keys[0] = b"MGET";
+    reader.send_unread(&array(&keys));
+    reader.turn(0);
+    assert!(is_refused(&mut peer(1)));
+    reader.send(b"");
+    assert_eq!(reader.take().len(), 7 + 1000 * 5);
+    assert!(!is_refused(&mut peer(1)));
+    let mut keys = vec![&[b'k'; 100][..]; 1001];
+    keys[0] = b"MGET";
+    assert!(peer(1).ask(array(&keys)).starts_with("-OOM unfinished"));
 }
 
 #[test]
