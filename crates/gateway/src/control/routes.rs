@@ -6,7 +6,6 @@ mod handover;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use ipnet::IpNet;
 use tare_gcm::Key;
@@ -15,7 +14,9 @@ use tare_sim::{Instant, TokenBucket};
 
 use super::totals::{Counting as _, RouteCounters, Totals};
 use crate::config::{self, Config, Keys, SaKey};
-use crate::dataplane::{error_limit, DropTable, InboundSa, OutboundSa, Outer, SequenceMode};
+use crate::dataplane::{
+    error_limit, DropTable, Highest, InboundSa, OutboundSa, Outer, SequenceMode,
+};
 use crate::exchange::{RouteKeys, SaKeys};
 use given::Given;
 use handover::{Direction, SecretKeys};
@@ -278,8 +279,8 @@ impl Routes {
             Keys::Exchange { .. } => sa = sa.with_zeros_as_padding(),
             Keys::Manual { .. } => {
                 let digest = self.given.inbound_digest(key, spi, entry.config.esn);
-                if let Some(top) = self.given.inbound.highest(&digest) {
-                    sa.refuse_up_to(top);
+                if let Some(highest) = self.given.inbound.highest(&digest) {
+                    sa.refuse_up_to(highest.number);
                 }
             }
         }
@@ -318,12 +319,17 @@ impl Routes {
             entry.ends.outer,
         );
         if matches!(entry.config.keys, Keys::Manual { .. }) {
-            // A clock before 1970 is one that was never set.
-            sa = sa.with_ivs_from(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default());
             // Negotiated keys are new and have nothing to follow.
             let digest = self.given.outbound_digest(key);
-            if let Some(last) = self.given.outbound.highest(&digest) {
-                sa.begin_after(last.saturating_add(MARGIN));
+            match self.given.outbound.highest(&digest) {
+                // Not from the present time on. The clock may have been set back behind IVs that
+                // were used; and numbers that go on are added to it, so that IVs would be ahead of
+                // the clock of a process that starts after a crash.
+                Some(Highest { number, iv_base }) => {
+                    sa = sa.with_iv_base(iv_base);
+                    sa.begin_after(number.saturating_add(MARGIN));
+                }
+                None => sa = sa.with_ivs_from((self.given.since_1970)()),
             }
         }
         go_on(&mut sa);
@@ -498,29 +504,71 @@ fn unshow(shown: &mut HashMap<(IpAddr, u32), Shown>, what: (IpAddr, u32), number
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::dataplane::WorkerGroup;
+
+    /// Takes over a configuration of one route with manual keys.
+    fn configure(routes: &mut Routes, key: u32, more: &str) {
+        let text = format!(
+            "private-interface {{ ifname a; ip4 192.0.2.1; nexthop-ip4 192.0.2.2; }}
+             public-interface {{ ifname b; ip4 203.0.113.1; nexthop-ip4 203.0.113.2; }}
+             route {{ id a; gw-ip4 203.0.113.2; net \"10.0.0.0/8\"; {more}
+                 inbound-sa {{ spi 300; aead aes-128-gcm; key {:032x}; salt 01020304; }}
+                 outbound-sa {{ spi 300; aead aes-128-gcm; key {:032x}; salt 01020304; }} }}",
+            2 * key,
+            2 * key + 1
+        );
+        let config = Config::parse("a", text.as_bytes()).unwrap().0;
+        let plan = routes.plan(&config).unwrap();
+        routes.commit(&config, plan);
+        routes.settle();
+        assert!(!routes.are_leaving());
+    }
+
+    #[test]
+    fn ivs_of_a_manual_key_go_on_whatever_the_clock_says_while_the_process_runs() {
+        // Ahead by a minute at the start, set back, set back far, ahead again.
+        let clocks: [fn() -> Duration; 4] = [
+            || Duration::from_secs(1_800_000_060),
+            || Duration::from_secs(1_800_000_000),
+            || Duration::from_secs(1_700_000_000),
+            || Duration::from_secs(1_800_003_600),
+        ];
+        let (_, worker) = WorkerGroup::sole();
+        let mut routes = Routes::default();
+        let (mut highest, mut taken) = (1_800_000_060 * 62_500_000, 0);
+        let start = highest;
+        for (turn, clock) in (0u64..).zip(clocks) {
+            routes.given.since_1970 = clock;
+            // Another window: another SA with the same key.
+            configure(
+                &mut routes,
+                1,
+                ["window 64;", "window 128;"][turn as usize % 2],
+            );
+            let (_, entry) = routes.in_order().next().unwrap();
+            let sa = &entry.outbound[0];
+            let iv = |number| sa.sent().iv_base + number;
+            let first = iv(sa.take(5_000_000, &worker).unwrap());
+            assert!(first > highest, "{turn}: {first} is not behind {highest}");
+            highest = iv(sa.last_number());
+            // They are ahead of the start by what was sent and the margins, and by no more.
+            taken += 5_000_000;
+            assert_eq!(highest - start, taken + turn * MARGIN);
+        }
+        // A key that was never used begins at the time.
+        configure(&mut routes, 2, "");
+        let (_, entry) = routes.in_order().next().unwrap();
+        assert_eq!(entry.outbound[0].sent().iv_base, 1_800_003_600 * 62_500_000);
+    }
 
     #[test]
     fn manual_keys_that_are_gone_leave_their_numbers_alone() {
-        let config = |key: u32| {
-            let text = format!(
-                "private-interface {{ ifname a; ip4 192.0.2.1; nexthop-ip4 192.0.2.2; }}
-                 public-interface {{ ifname b; ip4 203.0.113.1; nexthop-ip4 203.0.113.2; }}
-                 route {{ id a; gw-ip4 203.0.113.2; net \"10.0.0.0/8\";
-                     inbound-sa {{ spi 300; aead aes-128-gcm; key {:032x}; salt 01020304; }}
-                     outbound-sa {{ spi 300; aead aes-128-gcm; key {:032x}; salt 01020304; }} }}",
-                2 * key,
-                2 * key + 1
-            );
-            Config::parse("a", text.as_bytes()).unwrap().0
-        };
         let mut routes = Routes::default();
         for key in 1..=1000 {
-            let config = config(key);
-            let plan = routes.plan(&config).unwrap();
-            routes.commit(&config, plan);
-            routes.settle();
-            assert!(!routes.are_leaving());
+            configure(&mut routes, key, "");
         }
         let used = routes.given.export();
         assert_eq!([used.outbound.len(), used.inbound.len()], [999; 2]);

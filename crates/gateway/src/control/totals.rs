@@ -6,7 +6,7 @@ use tare_memory::{Placed, Shared};
 
 use tare_daemon::Reason;
 
-use crate::dataplane::{DropReason, InboundSa, OutboundSa, RouteDrops};
+use crate::dataplane::{DropReason, Highest, InboundSa, OutboundSa, RouteDrops};
 
 tare_daemon::counters! {
     /// Counters of one direction of a route, which survive its SAs.
@@ -54,8 +54,8 @@ impl Traffic {
 /// An SA that counts.
 pub(super) trait Counting {
     fn traffic(&self) -> Traffic;
-    /// The highest sequence number so far.
-    fn highest(&self) -> u64;
+    /// Returns the highest numbers so far.
+    fn highest(&self) -> Highest;
 }
 
 impl Counting for OutboundSa {
@@ -66,8 +66,8 @@ impl Counting for OutboundSa {
         }
     }
 
-    fn highest(&self) -> u64 {
-        self.last_number()
+    fn highest(&self) -> Highest {
+        self.sent().highest()
     }
 }
 
@@ -79,8 +79,11 @@ impl Counting for InboundSa {
         }
     }
 
-    fn highest(&self) -> u64 {
-        self.top()
+    fn highest(&self) -> Highest {
+        Highest {
+            number: self.top(),
+            iv_base: 0,
+        }
     }
 }
 

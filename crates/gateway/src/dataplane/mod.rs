@@ -35,8 +35,8 @@ pub use icmp::{ERROR_BURST, ERROR_INTERVAL};
 
 pub use group::{BoundTables, WorkerGroup};
 pub use prefixes::{Prefixes, NONE};
+pub(crate) use sa::{Highest, Opened, Sent, IV_BASE_MAX};
 pub use sa::{InboundSa, OutboundSa, Outer};
-pub(crate) use sa::{Opened, Sent};
 pub use sequence::SequenceMode;
 pub use tables::{Route, SpiTable, Tables};
 pub(crate) use window::Received;

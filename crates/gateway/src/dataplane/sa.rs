@@ -15,7 +15,7 @@ use super::sequence::{add, SequenceCounter, SequenceMode};
 use super::window::Window;
 use super::worker::{Binding, WorkerId};
 
-pub(crate) use handover::{Opened, Sent};
+pub(crate) use handover::{Highest, Opened, Sent};
 
 /// The addresses of a tunnel's outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +120,9 @@ const _: () = assert!(std::mem::offset_of!(InboundSa, window) + Window::FRONT <=
 /// The unit of [`OutboundSa::with_ivs_from`]: 62.5 million in a second.
 const IV_TICK: Duration = Duration::from_nanos(16);
 
+/// The highest IV of a packet less its sequence number: numbers end at half of the range.
+pub(crate) const IV_BASE_MAX: u64 = u64::MAX / 2;
+
 /// An outbound SA. Over IPv4, the fields that a packet touches are one cache line.
 #[repr(C, align(64))]
 pub struct OutboundSa {
@@ -176,10 +179,15 @@ impl OutboundSa {
     /// twice would give it away. This holds while the clock is not set back behind an earlier
     /// start, and an SA sends no more than a packet per 16 ns on average.
     #[must_use]
-    pub fn with_ivs_from(mut self, since_1970: Duration) -> OutboundSa {
+    pub fn with_ivs_from(self, since_1970: Duration) -> OutboundSa {
         let ticks = since_1970.as_nanos() / IV_TICK.as_nanos();
-        // Numbers end at half of the range.
-        self.iv_base = u64::try_from(ticks).map_or(u64::MAX / 2, |base| base.min(u64::MAX / 2));
+        self.with_iv_base(u64::try_from(ticks).unwrap_or(IV_BASE_MAX))
+    }
+
+    /// Takes IVs from this one on, to which the sequence number is added.
+    #[must_use]
+    pub(crate) fn with_iv_base(mut self, base: u64) -> OutboundSa {
+        self.iv_base = base.min(IV_BASE_MAX);
         self.has_iv_base = true;
         self
     }

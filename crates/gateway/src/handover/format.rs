@@ -10,14 +10,14 @@ use zeroize::Zeroizing;
 use super::bytes::{Reader, Writer};
 use super::{Digest, InboundState, OutboundState, RouteState, State, Terms, Used};
 use crate::config::PresharedKey;
-use crate::dataplane::{Opened, Received, Sent};
+use crate::dataplane::{Highest, Opened, Received, Sent, IV_BASE_MAX};
 use crate::exchange::handover::Pending;
 use crate::exchange::sas::handover::{InboundLife, OutboundLife, Proving, Waiting};
 use crate::exchange::SaKeys;
 
 const NAME: &[u8; 8] = b"TARE-GW\n";
 /// To be increased with every change of the format.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The reason why bytes are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +52,10 @@ impl State {
         to.all(&self.routes, put_route);
         to.put(&self.given.key);
         for numbers in [&self.given.outbound, &self.given.inbound] {
-            to.all(numbers, |to, (digest, number)| {
+            to.all(numbers, |to, (digest, highest)| {
                 to.put(digest);
-                to.u64(*number);
+                to.u64(highest.number);
+                to.u64(highest.iv_base);
             });
         }
         to.all(&self.neighbors, |to, (public, address, mac)| {
@@ -109,38 +110,51 @@ fn read_state(from: &mut Reader<'_>) -> Option<State> {
     })
 }
 
-fn read_number(from: &mut Reader<'_>) -> Option<(Digest, u64)> {
-    Some((*from.array()?, from.u64()?))
+fn read_number(from: &mut Reader<'_>) -> Option<(Digest, Highest)> {
+    let digest = *from.array()?;
+    let highest = Highest {
+        number: from.u64()?,
+        iv_base: from.u64()?,
+    };
+    Some((digest, highest))
 }
 
 /// Returns true if no name and no inbound SPI stands there twice, and every SA may be what it says.
 fn is_consistent(state: &State) -> bool {
     let (mut names, mut spis) = (HashSet::new(), HashSet::new());
-    state.routes.iter().all(|route| {
-        let manual = route.terms.exchange.is_none();
-        let aead = route.terms.exchange.as_ref().map(|(_, _, aead)| *aead);
-        names.insert(&route.id)
-            && route.inbound.iter().all(|sa| {
-                sa.spi >= 256
-                    && spis.insert(sa.spi)
-                    && sa.opened.received.is_valid()
-                    && sa.life.is_none() == manual
-                    && sa.life.is_none_or(|life| life.spi == sa.spi)
-                    && aead.is_none_or(|aead| aead == sa.key.aead())
-            })
-            && route.outbound.iter().all(|sa| {
-                sa.spi >= 256
-                    && sa.sent.last >= sa.sent.packets
-                    && sa.life.is_none() == manual
-                    && sa.life.is_none_or(|life| life.spi == sa.spi)
-                    && aead.is_none_or(|aead| aead == sa.key.aead())
-            })
-            && route
-                .pending
-                .waiting
-                .iter()
-                .all(|sa| sa.keys.spi >= 256 && aead == Some(sa.keys.key.aead()))
-    })
+    let begin_by = |numbers: &[(Digest, Highest)], most| {
+        let mut numbers = numbers.iter();
+        numbers.all(|(_, highest)| highest.iv_base <= most)
+    };
+    let known = begin_by(&state.given.outbound, IV_BASE_MAX) && begin_by(&state.given.inbound, 0);
+    known
+        && state.routes.iter().all(|route| {
+            let manual = route.terms.exchange.is_none();
+            let iv_base_max = if manual { IV_BASE_MAX } else { 0 };
+            let aead = route.terms.exchange.as_ref().map(|(_, _, aead)| *aead);
+            names.insert(&route.id)
+                && route.inbound.iter().all(|sa| {
+                    sa.spi >= 256
+                        && spis.insert(sa.spi)
+                        && sa.opened.received.is_valid()
+                        && sa.life.is_none() == manual
+                        && sa.life.is_none_or(|life| life.spi == sa.spi)
+                        && aead.is_none_or(|aead| aead == sa.key.aead())
+                })
+                && route.outbound.iter().all(|sa| {
+                    sa.spi >= 256
+                        && sa.sent.last >= sa.sent.packets
+                        && sa.sent.iv_base <= iv_base_max
+                        && sa.life.is_none() == manual
+                        && sa.life.is_none_or(|life| life.spi == sa.spi)
+                        && aead.is_none_or(|aead| aead == sa.key.aead())
+                })
+                && route
+                    .pending
+                    .waiting
+                    .iter()
+                    .all(|sa| sa.keys.spi >= 256 && aead == Some(sa.keys.key.aead()))
+        })
 }
 
 fn put_route(to: &mut Writer, route: &RouteState) {
@@ -242,6 +256,7 @@ fn put_outbound(to: &mut Writer, sa: &OutboundState) {
     to.u64(sa.sent.last);
     to.u64(sa.sent.packets);
     to.u64(sa.sent.bytes);
+    to.u64(sa.sent.iv_base);
     to.option(sa.life, |to, life| {
         to.u64(life.since.as_nanos());
         to.u64(life.expires.as_nanos());
@@ -258,6 +273,7 @@ fn read_outbound(from: &mut Reader<'_>) -> Option<OutboundState> {
             last: from.u64()?,
             packets: from.u64()?,
             bytes: from.u64()?,
+            iv_base: from.u64()?,
         },
         life: from.option(|from| {
             Some(OutboundLife {
@@ -361,13 +377,15 @@ mod tests {
             },
             life,
         };
-        let outbound = |spi, key, life| OutboundState {
+        let highest = |number, iv_base| Highest { number, iv_base };
+        let outbound = |spi, key, life: Option<OutboundLife>| OutboundState {
             spi,
             key,
             sent: Sent {
                 last: 900,
                 packets: 800,
                 bytes: 700,
+                iv_base: if life.is_none() { IV_BASE_MAX } else { 0 },
             },
             life,
         };
@@ -445,8 +463,8 @@ mod tests {
             routes: vec![negotiated, manual],
             given: Used {
                 key: [3; 32],
-                outbound: vec![([1; 16], 12)],
-                inbound: vec![([2; 16], 13), ([4; 16], 14)],
+                outbound: vec![([1; 16], highest(12, 1 << 56))],
+                inbound: vec![([2; 16], highest(13, 0)), ([4; 16], highest(14, 0))],
             },
             neighbors: vec![(true, v4(9), [2, 0, 0, 0, 0, 9])],
             paths: vec![(v4(3), 1400, at(1 << 41))],
@@ -478,6 +496,9 @@ mod tests {
         let mut other = bytes.to_vec();
         other[11] += 1;
         assert_eq!(error(&other), Some(Error::Version(VERSION + 1)));
+        // Its sender would go on with IVs that this program does not know.
+        other[11] = 3;
+        assert_eq!(error(&other), Some(Error::Version(3)));
         other[0] = b't';
         assert_eq!(error(&other), Some(Error::Name));
     }
@@ -485,7 +506,7 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         type Change = fn(&mut State);
-        let changes: [(&str, Change); 10] = [
+        let changes: [(&str, Change); 14] = [
             ("negotiated keys of a manual route", |s| {
                 s.routes[1].pending = s.routes[0].pending.clone();
             }),
@@ -506,6 +527,18 @@ mod tests {
             }),
             ("no end of negotiated keys", |s| {
                 s.routes[0].outbound[0].life = None;
+            }),
+            ("IVs of a manual key without an end", |s| {
+                s.routes[1].outbound[0].sent.iv_base += 1;
+            }),
+            ("IVs of negotiated keys that do not begin at 0", |s| {
+                s.routes[0].outbound[0].sent.iv_base = 1;
+            }),
+            ("IVs of a key that is gone without an end", |s| {
+                s.given.outbound[0].1.iv_base = IV_BASE_MAX + 1;
+            }),
+            ("IVs of an inbound key", |s| {
+                s.given.inbound[1].1.iv_base = 1;
             }),
             ("another AEAD", |s| {
                 s.routes[0].outbound[0].key = SaKey::aes_256_gcm(&[1; 32], [1; 4]);

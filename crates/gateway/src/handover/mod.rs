@@ -6,7 +6,8 @@
 //!
 //! Sequence numbers: an outbound SA goes on [`RESERVED`] numbers behind the last one that the other
 //! process told of, so that even one that had used more than it told would not have used the same.
-//! Windows are complete, so nothing that was accepted is accepted again.
+//! The IVs of a manual key go on from where they began in the other process, whatever the clock
+//! says by then. Windows are complete, so nothing that was accepted is accepted again.
 
 mod bytes;
 mod format;
@@ -18,7 +19,7 @@ use tare_packet::ethernet::Mac;
 use tare_sim::Instant;
 
 use crate::config::{Aead, PresharedKey, SaKey};
-use crate::dataplane::{Opened, Sent};
+use crate::dataplane::{Highest, Opened, Sent};
 use crate::exchange::handover::{Negotiated, Pending};
 use crate::exchange::sas::handover::{InboundLife, OutboundLife};
 
@@ -46,14 +47,14 @@ pub(crate) struct State {
 /// The first half of a keyed code, which is all that is kept of a key.
 pub(crate) type Digest = [u8; 16];
 
-/// The highest sequence numbers of removed SAs with manual keys, by digest.
+/// The highest numbers of removed SAs with manual keys, by digest.
 #[derive(Clone, Default)]
 #[cfg_attr(test, derive(PartialEq))]
 pub(crate) struct Used {
     /// The key of the digests.
     pub(crate) key: [u8; 32],
-    pub(crate) outbound: Vec<(Digest, u64)>,
-    pub(crate) inbound: Vec<(Digest, u64)>,
+    pub(crate) outbound: Vec<(Digest, Highest)>,
+    pub(crate) inbound: Vec<(Digest, Highest)>,
 }
 
 /// A route with its SAs.

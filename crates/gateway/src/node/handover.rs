@@ -286,3 +286,35 @@ fn a_route_with_another_configuration_begins_anew_and_reuses_no_number_of_a_manu
     bed.nodes[0] = node;
     bed.run(5000);
 }
+
+/// The process before was started while the clock was an hour ahead of the present one.
+#[test]
+fn ivs_of_a_manual_key_go_on_over_a_handover_where_the_clock_was_set_back() {
+    let bed = Testbed::new("");
+    let mut state = State::from_bytes(&bed.state()).unwrap();
+    state.routes[1].outbound[0].sent.iv_base += 3600 * 62_500_000;
+    let sent = |state: &State| state.routes[1].outbound[0].sent;
+    let before = sent(&state);
+    let successor = |state: &State, more: &str| {
+        let state = State::from_bytes(&state.to_bytes()).unwrap();
+        let mut node = make(1, more, &bed.pool, 9, bed.now);
+        node.control.import::<()>(bed.now, &state);
+        node
+    };
+    let check = |node: &Node| {
+        let after = sent(&node.control.export(&()));
+        assert_eq!(after.iv_base, before.iv_base);
+        assert!(after.last >= before.last + RESERVED);
+    };
+    // The route as it was, and another one with the same key.
+    check(&successor(&state, ""));
+    check(&successor(&state, "window 128;"));
+    // The route is gone when the second handover comes.
+    let mut node = successor(&state, "");
+    let mut config = node.control.config().clone();
+    config.routes.retain(|route| route.id != "manual");
+    node.control.reconfigure(bed.now, config).unwrap();
+    let without = node.control.export(&());
+    assert_eq!(without.routes.len(), 1);
+    check(&successor(&without, ""));
+}

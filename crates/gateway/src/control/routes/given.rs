@@ -1,17 +1,19 @@
-//! Manual keys that were in use and are not any more: how far their sequence numbers went. A number
-//! used twice would give the key away, and a packet accepted twice would be a replay.
+//! Manual keys that were in use and are not any more: how far their sequence numbers went, and
+//! where their IVs began. An IV used twice would give the key away, and a packet accepted twice
+//! would be a replay.
 //!
 //! A key stays as long as a worker may use it. Then a keyed digest of it is left, and of those the
 //! latest [`MAX`] in each direction.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, SystemTime};
 
 use tare_memory::{Placed, Shared};
 
 use crate::config::SaKey;
 use crate::control::totals::{Counting, Traffic};
-use crate::dataplane::{InboundSa, OutboundSa};
+use crate::dataplane::{Highest, InboundSa, OutboundSa};
 use crate::exchange::hmac::Hmac;
 use crate::handover::{Digest, Used};
 
@@ -24,6 +26,8 @@ pub(super) struct Given {
     hmac: Hmac,
     pub(super) outbound: Numbers<OutboundSa>,
     pub(super) inbound: Numbers<InboundSa>,
+    /// Returns the time of the system's clock, at which the IVs of a key begin that is not known.
+    pub(super) since_1970: fn() -> Duration,
 }
 
 impl Default for Given {
@@ -45,6 +49,8 @@ impl Given {
             hmac: Hmac::new(&key),
             outbound: Numbers::default(),
             inbound: Numbers::default(),
+            // A clock before 1970 is one that was never set.
+            since_1970: || SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default(),
         }
     }
 
@@ -87,19 +93,19 @@ impl Given {
     /// Goes on in the place of another process; to be called before any SA is removed.
     pub(super) fn import(&mut self, used: &Used) {
         *self = Given::with_key(used.key);
-        for &(digest, last) in &used.outbound {
-            self.outbound.remember(digest, last);
+        for &(digest, highest) in &used.outbound {
+            self.outbound.remember(digest, highest);
         }
-        for &(digest, top) in &used.inbound {
-            self.inbound.remember(digest, top);
+        for &(digest, highest) in &used.inbound {
+            self.inbound.remember(digest, highest);
         }
     }
 }
 
 /// The numbers of removed SAs of one direction.
 pub(super) struct Numbers<S: Placed> {
-    /// The highest number by digest, with the time at which it was noted.
-    last: HashMap<Digest, (u64, u64)>,
+    /// The highest numbers by digest, with the time at which they were noted.
+    last: HashMap<Digest, (Highest, u64)>,
     time: u64,
     leaving: HashMap<Digest, Vec<Removed<S>>>,
 }
@@ -129,18 +135,20 @@ impl<S: Placed + Counting> Numbers<S> {
         self.leaving.entry(digest).or_default().push(removed);
     }
 
-    /// Returns the highest number of the SAs with this digest; `None` if there was none.
-    pub(super) fn highest(&self, digest: &Digest) -> Option<u64> {
-        let known = self.last.get(digest).map(|(number, _)| *number);
+    /// Returns the highest numbers of the SAs with this digest; `None` if there was none.
+    pub(super) fn highest(&self, digest: &Digest) -> Option<Highest> {
+        let known = self.last.get(digest).map(|(highest, _)| *highest);
         let leaving = self.leaving.get(digest).into_iter().flatten();
-        known.max(leaving.map(|removed| removed.sa.highest()).max())
+        let leaving = leaving.map(|removed| removed.sa.highest());
+        known.into_iter().chain(leaving).reduce(Highest::and)
     }
 
-    /// Remembers a number. Of too many the older half is forgotten.
-    pub(super) fn remember(&mut self, digest: Digest, number: u64) {
+    /// Remembers the numbers of a key. Of too many the older half is forgotten.
+    pub(super) fn remember(&mut self, digest: Digest, highest: Highest) {
         self.time += 1;
-        let before = self.last.get(&digest).map_or(0, |(number, _)| *number);
-        self.last.insert(digest, (number.max(before), self.time));
+        let before = self.last.get(&digest).map(|(before, _)| *before);
+        let highest = before.map_or(highest, |before| before.and(highest));
+        self.last.insert(digest, (highest, self.time));
         if self.last.len() > MAX {
             let mut times: Vec<u64> = self.last.values().map(|(_, time)| *time).collect();
             let (_, &mut middle, _) = times.select_nth_unstable(MAX / 2);
@@ -161,12 +169,12 @@ impl<S: Placed + Counting> Numbers<S> {
             });
             !all.is_empty()
         });
-        for (digest, number) in settled {
-            self.remember(digest, number);
+        for (digest, highest) in settled {
+            self.remember(digest, highest);
         }
     }
 
-    fn all(&self) -> Vec<(Digest, u64)> {
+    fn all(&self) -> Vec<(Digest, Highest)> {
         let leaving = self.leaving.keys();
         let known = self.last.keys();
         let only_leaving = leaving.filter(|digest| !self.last.contains_key(*digest));
@@ -185,18 +193,19 @@ mod tests {
     fn the_keys_that_are_remembered_are_bounded_and_the_oldest_are_forgotten() {
         let mut numbers = Numbers::<OutboundSa>::default();
         let digest = |n: usize| (n as u128).to_be_bytes();
+        let highest = |number, iv_base| Highest { number, iv_base };
         for n in 0..3 * MAX {
-            numbers.remember(digest(n), n as u64);
+            numbers.remember(digest(n), highest(n as u64, 1));
             assert!(numbers.last.len() <= MAX);
-            assert_eq!(numbers.highest(&digest(n)), Some(n as u64));
+            assert_eq!(numbers.highest(&digest(n)), Some(highest(n as u64, 1)));
         }
         assert_eq!(numbers.highest(&digest(0)), None);
         let latest = 3 * MAX - MAX / 2..3 * MAX;
         assert!(latest
             .into_iter()
             .all(|n| numbers.highest(&digest(n)).is_some()));
-        numbers.remember(digest(7), 9);
-        numbers.remember(digest(7), 8);
-        assert_eq!(numbers.highest(&digest(7)), Some(9));
+        numbers.remember(digest(7), highest(9, 1));
+        numbers.remember(digest(7), highest(8, 2));
+        assert_eq!(numbers.highest(&digest(7)), Some(highest(9, 2)));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{Entry, Inbound, Keys, OutboundSa, Routes};
 use crate::clock::MonotonicClock;
 use crate::config::SaKey;
-use crate::dataplane::InboundSa;
+use crate::dataplane::{Highest, InboundSa};
 use crate::exchange::Exchange;
 use crate::handover::{InboundState, OutboundState, RouteState, Terms, Used, RESERVED};
 
@@ -117,12 +117,15 @@ impl Routes {
         for route in routes.iter().filter(|route| route.terms.exchange.is_none()) {
             for sa in &route.outbound {
                 let digest = self.given.outbound_digest(&sa.key);
-                self.given.outbound.remember(digest, sa.sent.last);
+                self.given.outbound.remember(digest, sa.sent.highest());
             }
             for sa in &route.inbound {
                 let digest = self.given.inbound_digest(&sa.key, sa.spi, route.terms.esn);
-                let top = sa.opened.received.top;
-                self.given.inbound.remember(digest, top);
+                let highest = Highest {
+                    number: sa.opened.received.top,
+                    iv_base: 0,
+                };
+                self.given.inbound.remember(digest, highest);
             }
         }
         for number in 0..self.entries.len() {

@@ -12,6 +12,37 @@ pub(crate) struct Sent {
     pub(crate) last: u64,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
+    /// The IV of a packet less its sequence number; 0 of negotiated keys.
+    pub(crate) iv_base: u64,
+}
+
+impl Sent {
+    /// Returns the numbers that another SA with the same key goes on behind.
+    pub(crate) fn highest(&self) -> Highest {
+        Highest {
+            number: self.last,
+            iv_base: self.iv_base,
+        }
+    }
+}
+
+/// The numbers that another SA with the same key goes on behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Highest {
+    /// The highest sequence number.
+    pub(crate) number: u64,
+    /// The IV of a packet less its sequence number; 0 of an inbound SA.
+    pub(crate) iv_base: u64,
+}
+
+impl Highest {
+    /// Returns numbers that are behind neither.
+    pub(crate) fn and(self, other: Highest) -> Highest {
+        Highest {
+            number: self.number.max(other.number),
+            iv_base: self.iv_base.max(other.iv_base),
+        }
+    }
 }
 
 /// The counters of an inbound SA, and what its window has received.
@@ -31,16 +62,18 @@ impl OutboundSa {
             last: self.last_number(),
             packets: self.packets(),
             bytes: self.bytes(),
+            iv_base: self.iv_base,
         }
     }
 
-    /// Goes on with the counters of the same SA in another process, which may use up to `reserved`
-    /// numbers beyond the last one that it told of.
+    /// Goes on with the counters and the IVs of the same SA in another process, which may use up to
+    /// `reserved` numbers beyond the last one that it told of.
     pub(crate) fn go_on(&mut self, sent: &Sent, reserved: u64) {
         let last = sent.last.saturating_add(reserved);
         self.sequence.skip_to(last);
         self.skipped = last.saturating_sub(sent.packets);
         *self.bytes.get_mut() = sent.bytes;
+        self.iv_base = sent.iv_base;
     }
 }
 
@@ -85,11 +118,12 @@ mod tests {
             OutboundSa::new(300, key, [0; 4], SequenceMode::Plain, outer)
         };
         let (_, worker) = WorkerGroup::sole();
-        let first = sa();
+        let first = sa().with_iv_base(1000);
         assert_eq!(first.take(5, &worker), Some(1));
         first.count(500, &worker);
-        let mut second = sa();
+        let mut second = sa().with_iv_base(10);
         second.go_on(&first.sent(), 100);
+        assert_eq!(second.iv(1), first.iv(1));
         assert_eq!(second.take(2, &worker), Some(106));
         assert_eq!((second.packets(), second.bytes()), (7, 500));
         let mut third = sa();
