@@ -6,6 +6,8 @@ use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
 use tare_port::{Frame, Pool};
 
+use super::DropReason;
+
 /// The option type that ends the options, and the one of a single byte.
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
@@ -14,15 +16,33 @@ const NO_OPERATION: u8 = 1;
 const COPIED: u8 = 0x80;
 
 /// Cuts the packet of `frame`, which `ip` describes, into packets of up to `mtu` bytes, and adds
-/// those to `to`, each with the frame's Ethernet header. Returns how many; none, with nothing
-/// added, where frames or room are short.
+/// those to `to`, each with the frame's Ethernet header. Returns how many.
+///
+/// # Errors
+/// With nothing added, [`DropReason::NoBuffer`] where frames or room are short, and `malformed` of
+/// a fragment that ends where no packet does.
 pub(super) fn fragment(
     frame: &Frame,
     ip: &Ipv4,
     mtu: usize,
     pool: &Pool,
+    malformed: DropReason,
     to: &mut Vec<Frame>,
-) -> Option<usize> {
+) -> Result<usize, DropReason> {
+    // The offsets of its pieces might be more than the field holds.
+    if offset(ip) * 8 + ip.total_len > usize::from(u16::MAX) {
+        return Err(malformed);
+    }
+    cut(frame, ip, mtu, pool, to).ok_or(DropReason::NoBuffer)
+}
+
+/// Returns the offset of a packet in units of 8 bytes.
+fn offset(ip: &Ipv4) -> usize {
+    (ip.fragment & ipv4::FRAGMENT_OFFSET) as usize
+}
+
+/// [`fragment`] for a packet that may be cut; `None` where frames or room are short.
+fn cut(frame: &Frame, ip: &Ipv4, mtu: usize, pool: &Pool, to: &mut Vec<Frame>) -> Option<usize> {
     let packet = frame.get(HEADER..HEADER + ip.total_len)?;
     let payload = packet.get(ip.header_len..)?;
     let room = mtu.checked_sub(ip.header_len)? & !7;
@@ -37,7 +57,7 @@ pub(super) fn fragment(
     for piece in payload.chunks(room) {
         let more = at + piece.len() < payload.len();
         let made = pool.take().and_then(|mut new| {
-            let offset = (ip.fragment & ipv4::FRAGMENT_OFFSET) as usize + at / 8;
+            let offset = offset(ip) + at / 8;
             let flags = ip.fragment & 0xffff_e000 | if more { ipv4::MORE_FRAGMENTS } else { 0 };
             finish_header(header, header.len() + piece.len(), flags | offset as u32);
             new.append(HEADER)?.copy_from_slice(frame.get(..HEADER)?);

@@ -656,8 +656,8 @@ fn fit(
         icmp::report(worker, now, frame, is_v4, kind, Way::Tunnel, to);
         return Err(DropReason::TooBig);
     };
-    let made = fragment::fragment(frame, &ip, mtu, &worker.pool, &mut output.forward);
-    let n = made.ok_or(DropReason::NoBuffer)?;
+    let (pool, malformed) = (&worker.pool, DropReason::InnerMalformed);
+    let n = fragment::fragment(frame, &ip, mtu, pool, malformed, &mut output.forward)?;
     let made = output.forward.iter().rev().take(n);
     worker.received.forwarded_bytes += made.map(|f| f.len() as u64).sum::<u64>();
     worker.received.forwarded += n as u64;

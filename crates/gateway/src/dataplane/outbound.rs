@@ -360,9 +360,10 @@ fn fit(
         } else {
             match Ipv4::parse(&frame[HEADER..]) {
                 Ok(ip) if job.next_header == esp::INNER_IPV4 && !ip.dont_fragment() => {
-                    match fragment::fragment(&frame, &ip, inner_max, &worker.pool, cut) {
-                        Some(n) => worker.sent.fragments += n as u64 - 1,
-                        None => drop(worker, job, DropReason::NoBuffer),
+                    let (pool, malformed) = (&worker.pool, DropReason::Malformed);
+                    match fragment::fragment(&frame, &ip, inner_max, pool, malformed, cut) {
+                        Ok(n) => worker.sent.fragments += n as u64 - 1,
+                        Err(cause) => drop(worker, job, cause),
                     }
                 }
                 _ => {

@@ -9,6 +9,7 @@ use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::Ipv6;
 
+use crate::errors::update_checksum;
 use crate::pair::{bytes, sealed_by_hand, Packet, Pair, Shape, HOST};
 
 /// The packet that is expected behind both gateways: two hops less, new stations, and all else as
@@ -170,6 +171,48 @@ fn long_packets_that_may_be_fragmented_are_and_come_out_whole() {
         assert_eq!(ip.fragment & 0x2000 == 0, last);
     }
     assert_eq!(payload, sent[HEADER + 20..]);
+}
+
+/// A fragment as of a packet that is longer than one can be: its pieces would have offsets that the
+/// header has no room for.
+#[test]
+fn a_fragment_that_ends_where_no_packet_does_is_not_cut_but_dropped() {
+    // Bytes of the packet, its offset in units of 8, and whether it ends in time.
+    for (size, offset, is_cut) in [
+        (1500, 0x1fff, false),
+        (1500, (65_536 - 1500) / 8 + 1, false),
+        (1500, (65_536 - 1500) / 8, true),
+        (1200, (65_536 - 1200) / 8, false),
+        (1200, (65_536 - 1200) / 8 - 1, true),
+    ] {
+        let mut pair = Pair::new(Shape {
+            private_mtu: 1000,
+            ..Shape::default()
+        });
+        let mut packet = Packet {
+            df: false,
+            ..Packet::v4(size + HEADER)
+        }
+        .bytes();
+        packet[HEADER + 6..HEADER + 8].copy_from_slice(&(offset as u16).to_be_bytes());
+        update_checksum(&mut packet);
+        // The longer ones are cut before they are sealed, the others by the other gateway.
+        let received = pair.through(from_ref(&packet));
+        assert_eq!(!received.is_empty(), is_cut, "{size} {offset:#x}");
+        let ends = received.iter().map(|frame| {
+            let ip = Ipv4::parse(&frame[HEADER..]).unwrap();
+            (ip.fragment & 0x1fff) as usize * 8 + ip.total_len - 20
+        });
+        let end = offset * 8 + size - 20;
+        assert_eq!(ends.max().unwrap_or(end), end);
+        let sent = pair.near.sent().dropped(DropReason::Malformed);
+        let received = pair.far.received().dropped(DropReason::InnerMalformed);
+        let dropped = u64::from(!is_cut);
+        match size {
+            1500 => assert_eq!([sent, received], [dropped, 0]),
+            _ => assert_eq!([sent, received], [0, dropped]),
+        }
+    }
 }
 
 #[test]
