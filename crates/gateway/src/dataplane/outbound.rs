@@ -272,15 +272,8 @@ fn admit<V: Version>(
     }
     let is_v4 = V::NEXT_HEADER == V4::NEXT_HEADER;
     if inner.hops <= 1 {
-        icmp::report(
-            worker,
-            now,
-            frame,
-            is_v4,
-            ErrorKind::TimeExceeded,
-            Way::Private,
-            back,
-        );
+        let kind = ErrorKind::TimeExceeded;
+        report(worker, now, origin, frame, is_v4, kind, back);
         let drops = &tables.drops;
         drops.outbound(inner.route, DropReason::TtlExceeded, &worker.id);
         return Err(DropReason::TtlExceeded);
@@ -290,7 +283,7 @@ fn admit<V: Version>(
             return Err(DropReason::MartianDestination);
         }
         let kind = ErrorKind::NoRoute;
-        icmp::report(worker, now, frame, is_v4, kind, Way::Private, back);
+        report(worker, now, origin, frame, is_v4, kind, back);
         return Err(DropReason::NoRoute);
     }
     // Ethernet pads what is short.
@@ -299,6 +292,23 @@ fn admit<V: Version>(
     job.tos = inner.tos;
     job.next_header = V::NEXT_HEADER;
     Ok(Fate::Sealed)
+}
+
+/// Reports a packet to its sender; the gateway's own are not reported.
+#[cold]
+fn report(
+    worker: &mut Dataplane,
+    now: Instant,
+    origin: Origin,
+    about: &Frame,
+    is_v4: bool,
+    kind: ErrorKind,
+    to: &mut Burst,
+) {
+    match origin {
+        Origin::Private => icmp::report(worker, now, about, is_v4, kind, Way::Private, to),
+        Origin::Own => {}
+    }
 }
 
 /// Fills the job of a dummy that the control side has made.
@@ -367,11 +377,9 @@ fn fit(
                     }
                 }
                 _ => {
-                    if origin == Origin::Private {
-                        let (kind, to) = (ErrorKind::TooBig(inner_max), &mut output.back);
-                        let is_v4 = job.next_header == esp::INNER_IPV4;
-                        icmp::report(worker, now, &frame, is_v4, kind, Way::Private, to);
-                    }
+                    let (kind, to) = (ErrorKind::TooBig(inner_max), &mut output.back);
+                    let is_v4 = job.next_header == esp::INNER_IPV4;
+                    report(worker, now, origin, &frame, is_v4, kind, to);
                     drop(worker, job, DropReason::TooBig);
                 }
             }

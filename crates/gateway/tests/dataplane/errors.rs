@@ -192,6 +192,27 @@ fn an_own_packet_that_is_too_long_is_dropped_without_a_report() {
 }
 
 #[test]
+fn an_own_packet_with_no_hop_left_or_no_route_is_dropped_without_a_report() {
+    let mut pair = Pair::new(Shape::default());
+    for packet in [Packet::v4(100), Packet::v6(100)] {
+        let dst = match packet.dst {
+            IpAddr::V4(_) => "10.9.9.9".parse().unwrap(),
+            IpAddr::V6(_) => "fd09::9".parse().unwrap(),
+        };
+        for own in [Packet { ttl: 1, ..packet }, Packet { dst, ..packet }] {
+            let mut burst = vec![pair.pool.copy(&own.bytes()).unwrap()];
+            let mut out = Output::default();
+            pair.near.outbound_own(pair.now, &mut burst, &mut out);
+            assert_eq!([&out.forward, &out.back, &out.tunnel].map(Vec::len), [0; 3]);
+        }
+    }
+    let sent = pair.near.sent();
+    let reasons = [DropReason::TtlExceeded, DropReason::NoRoute];
+    assert_eq!(reasons.map(|reason| sent.dropped(reason)), [2; 2]);
+    assert_eq!((sent.errors_sent, sent.errors_suppressed), (0, 0));
+}
+
+#[test]
 fn while_the_next_hop_is_unknown_no_number_is_used() {
     for outer_v6 in [false, true] {
         let mut pair = Pair::new(Shape {
