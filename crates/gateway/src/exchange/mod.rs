@@ -396,11 +396,12 @@ impl Exchange {
     }
 
     /// Negotiates new keys for the route early: its sequence numbers are running out, or
-    /// the caller asks for it.
+    /// the caller asks for it. While keys that were negotiated wait to be used, nothing happens:
+    /// until they are, a caller that looks at sequence numbers goes on asking.
     pub fn renew(&mut self, now: Instant, route: usize, events: &mut Vec<Event>) {
         let now = self.shared.clock.inside(now);
         if let Some(route) = self.routes.get_mut(&route) {
-            route.sas.renew = true;
+            route.sas.renew |= route.sas.queue.is_empty();
             route.tick(now, &mut self.shared, events);
             schedule(route, &mut self.timer_queue);
         }

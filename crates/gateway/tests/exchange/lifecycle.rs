@@ -233,6 +233,45 @@ fn a_fifth_inbound_sa_takes_the_place_of_the_oldest() {
     assert!(a.exchange.counters().inbound_displaced >= 16);
 }
 
+/// As the control side does: it asks until the SA whose numbers run out is not used any more.
+#[test]
+fn new_keys_that_are_asked_for_again_and_again_are_negotiated_once() {
+    for outbound_sas in [1, 2] {
+        let gateway = |address, backwards, seed| {
+            let settings = Settings {
+                outbound_sas,
+                ..settings(routes(1, backwards))
+            };
+            Gateway::new(address, settings, seed)
+        };
+        let (mut a, mut b) = (gateway(A, false, 1), gateway(B, true, 2));
+        let mut now = seconds(1.0);
+        let mut run = |a: &mut Gateway, asks: &dyn Fn(&Gateway) -> bool| {
+            for _ in 0..600 {
+                if asks(a) {
+                    a.with(|exchange, events| exchange.renew(now, 0, events));
+                }
+                settle(now, a, &mut b);
+                now += Duration::from_millis(100);
+            }
+        };
+        run(&mut a, &|_| false);
+        assert_eq!(a.sas[&0].len(), outbound_sas);
+        let negotiated = |a: &Gateway| {
+            let counters = a.exchange.counters();
+            counters.agreements + counters.proposals
+        };
+        let before = negotiated(&a);
+        // The younger one of two: new keys take the place of the older one first.
+        let sas = a.exchange.status(0).unwrap().outbound;
+        let exhausted = sas.iter().min_by_key(|sa| sa.age).unwrap().spi;
+        let is_used = |a: &Gateway| a.sas[&0].iter().any(|sa| sa.spi == exhausted);
+        run(&mut a, &is_used);
+        assert!(!is_used(&a));
+        assert_eq!(negotiated(&a) - before, outbound_sas as u64);
+    }
+}
+
 #[test]
 fn spis_are_unique_and_never_reserved() {
     let n = 300;
