@@ -113,9 +113,9 @@ impl Key {
     }
 
     /// Prefetches the cache lines that a message of `len` bytes under this key needs: round keys
-    /// and powers of the hash key, 4 lines (AES-128, 512 bits) for a message of up to 48 bytes, 6
-    /// for one of 576, 12 for a long one. A caller with more keys than the cache holds calls this
-    /// some packets ahead.
+    /// and powers of the hash key, 4 lines (AES-128, 512 bits) for a message of up to 48 bytes, 7
+    /// for one of 576, up to 16 for a long one. A caller with more keys than the cache holds calls
+    /// this some packets ahead.
     ///
     /// The `Key` itself, which has their address, is read at once. On the portable path this does
     /// nothing.

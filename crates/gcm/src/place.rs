@@ -57,3 +57,15 @@ mod heap {
 pub(crate) use arena::Place;
 #[cfg(not(feature = "std"))]
 pub(crate) use heap::Place;
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use crate::schedule::Schedule;
+    use tare_memory::Arena;
+
+    #[test]
+    fn a_key_has_the_bytes_that_the_guide_says() {
+        assert_eq!(size_of::<Schedule>(), 1216);
+        assert_eq!(Arena::<Schedule>::STRIDE, 1344);
+    }
+}

@@ -245,6 +245,23 @@ mod tests {
         other
     }
 
+    /// The counts stand at [`crate::Key::prefetch`] and in the guide.
+    #[test]
+    fn as_many_lines_of_a_key_are_fetched_ahead_as_is_documented() {
+        let lines = |kernel: &Kernel, len| {
+            let count = Cell::new(0);
+            Schedule::EMPTY.lines(&kernel.shape, len, |_| count.set(count.get() + 1));
+            count.get()
+        };
+        let most = |kernel| (0..5000).map(|len| lines(kernel, len)).max();
+        let wide = &entry::vaes512::AES_128;
+        assert_eq!([0, 48, 576].map(|len| lines(wide, len)), [4, 4, 7]);
+        assert_eq!(
+            (most(wide), most(&entry::aesni::AES_128)),
+            (Some(16), Some(8))
+        );
+    }
+
     #[test]
     fn a_message_needs_no_line_of_its_key_but_those_that_are_fetched_ahead() {
         let kernels = Path::available().flat_map(|path| [kernel(path, 16), kernel(path, 32)]);
