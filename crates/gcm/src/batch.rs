@@ -14,6 +14,7 @@ use crate::memory::goes_past_page_end;
 use crate::schedule::Schedule;
 use crate::wipe::wipe;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
+use core::fmt;
 use core::marker::PhantomData;
 use core::mem::{offset_of, MaybeUninit};
 
@@ -85,6 +86,17 @@ impl<'a> SealPacket<'a> {
     }
 }
 
+impl fmt::Debug for SealPacket<'_> {
+    /// Writes the lengths, and whether it is sealed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SealPacket")
+            .field("aad_len", &self.packet.aad.len())
+            .field("len", &self.packet.len)
+            .field("is_sealed", &self.tag.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
 /// A packet to be opened by [`open_batch`] or [`open_each`].
 pub struct OpenPacket<'a> {
     packet: Packet<'a>,
@@ -140,6 +152,17 @@ impl<'a> OpenPacket<'a> {
     pub fn outcome(&self) -> Option<Result<(), Error>> {
         self.outcome
             .map(|authentic| authentic.then_some(()).ok_or(Error::Forged))
+    }
+}
+
+impl fmt::Debug for OpenPacket<'_> {
+    /// Writes the lengths, and the outcome once there is one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenPacket")
+            .field("aad_len", &self.packet.aad.len())
+            .field("len", &self.packet.len)
+            .field("outcome", &self.outcome())
+            .finish_non_exhaustive()
     }
 }
 

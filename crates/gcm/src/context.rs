@@ -1,6 +1,7 @@
 //! Keys that count their own nonces.
 
 use crate::{Error, Key, Nonce, SharedWrite, Tag};
+use core::fmt;
 
 /// The way in which a protocol makes a 96-bit nonce of a 64-bit sequence number.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,16 @@ impl NonceScheme {
                 Nonce::from_parts([a, b, c, d], iv ^ sequence)
             }
         }
+    }
+}
+
+impl fmt::Debug for NonceScheme {
+    /// Writes the kind alone: salt and initialisation vector are agreed on with the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NonceScheme::Salt(_) => "Salt(..)",
+            NonceScheme::Xor(_) => "Xor(..)",
+        })
     }
 }
 
@@ -133,5 +144,18 @@ impl SealingContext {
             .key
             .seal_scattered(nonce, aad(sequence).as_ref(), plaintext, out)?;
         Ok((sequence, tag))
+    }
+}
+
+impl fmt::Debug for SealingContext {
+    /// Writes the size and path of the key, the kind of nonces, and the sequence numbers that are
+    /// left.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SealingContext")
+            .field("key", &self.key)
+            .field("scheme", &self.scheme)
+            .field("next", &self.next)
+            .field("last", &self.last)
+            .finish()
     }
 }

@@ -33,6 +33,7 @@
 //! std::thread::scope(|scope| scope.spawn(move || view.len()).join()); // does not compile
 //! ```
 
+use core::fmt;
 use core::marker::PhantomData;
 
 /// Returns true if the 64 bytes at `p` go past the end of its page.
@@ -106,6 +107,13 @@ impl<'a> SharedRead<'a> {
     }
 }
 
+impl fmt::Debug for SharedRead<'_> {
+    /// Writes the length: the bytes are another party's as well, and may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedRead({} bytes)", self.len)
+    }
+}
+
 impl<'a> From<&'a [u8]> for SharedRead<'a> {
     fn from(bytes: &'a [u8]) -> Self {
         // SAFETY: the slice is readable, and borrowed, for 'a.
@@ -170,6 +178,13 @@ impl<'a> SharedWrite<'a> {
 
     pub(crate) fn start(&self) -> *mut u8 {
         self.start
+    }
+}
+
+impl fmt::Debug for SharedWrite<'_> {
+    /// Writes the length, as of a [`SharedRead`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedWrite({} bytes)", self.len)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The promises of the calls apart from their arithmetic.
 
 use tare_gcm::{
-    Error, Key, Nonce, NonceScheme, Path, SealingContext, SharedRead, SharedWrite, Tag,
+    open_batch, seal_batch, Error, Key, Nonce, NonceScheme, OpenPacket, Path, SealPacket,
+    SealingContext, SharedRead, SharedWrite, Tag,
 };
 
 /// Prints past the test runner's capture: what is not tested must be seen.
@@ -280,6 +281,62 @@ fn has_the_traits<C: aead::KeyInit + aead::AeadInPlace>(key: &[u8]) {
 fn the_traits_of_the_aead_crate_give_what_a_key_gives() {
     has_the_traits::<tare_gcm::aead::Aes128Gcm>(&[7; 16]);
     has_the_traits::<tare_gcm::aead::Aes256Gcm>(&[7; 32]);
+}
+
+#[test]
+fn debug_shows_lengths_and_numbers_and_no_secret() {
+    let scheme = NonceScheme::Salt([0xd7; 4]);
+    let context = SealingContext::new(Key::new(&[0xd1; 16]).unwrap(), scheme, 1, 9);
+    let path = Path::best();
+    assert_eq!(
+        format!("{context:?}"),
+        format!(
+            "SealingContext {{ key: Key {{ bits: 128, path: {path:?}, .. }}, scheme: Salt(..), \
+             next: Some(1), last: 9 }}"
+        )
+    );
+    assert_eq!(format!("{:?}", NonceScheme::Xor([0xd7; 12])), "Xor(..)");
+    let mut data = [0xd3; 5];
+    let read = format!("{:?}", SharedRead::from(&data[..]));
+    let write = format!("{:?}", SharedWrite::from(&mut data[..]));
+    assert_eq!(
+        (&*read, &*write),
+        ("SharedRead(5 bytes)", "SharedWrite(5 bytes)")
+    );
+    let (key, nonce) = (context.key(), || Nonce::from([0xd5; 12]));
+    let mut packet = [SealPacket::in_place(key, nonce(), &[0xd6; 3], &mut data).unwrap()];
+    assert_eq!(
+        format!("{:?}", packet[0]),
+        "SealPacket { aad_len: 3, len: 5, is_sealed: false, .. }"
+    );
+    seal_batch(&mut packet);
+    assert_eq!(
+        format!("{:?}", packet[0]),
+        "SealPacket { aad_len: 3, len: 5, is_sealed: true, .. }"
+    );
+    let tag = packet[0].tag().unwrap();
+    let mut packet = [OpenPacket::in_place(key, nonce(), &[0xd6; 3], &mut data, tag).unwrap()];
+    assert_eq!(
+        format!("{:?}", packet[0]),
+        "OpenPacket { aad_len: 3, len: 5, outcome: None, .. }"
+    );
+    open_batch(&mut packet);
+    assert_eq!(
+        format!("{:?}", packet[0]),
+        "OpenPacket { aad_len: 3, len: 5, outcome: Some(Ok(())), .. }"
+    );
+}
+
+/// A reader copies what is shown, without what rustdoc hides; that it compiles is a test of the
+/// documentation.
+#[test]
+fn the_example_of_the_readme_is_a_whole_program() {
+    let (_, example) = include_str!("../README.md")
+        .split_once("```rust\n")
+        .unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    assert!(example.contains("\nfn main() -> Result<"));
+    assert!(example.lines().all(|line| !line.starts_with('#')));
 }
 
 #[test]
