@@ -13,7 +13,7 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::program::{bpf, make_map, Attachment, Instruction, Map};
 use super::socket::gone;
@@ -37,8 +37,8 @@ pub struct XdpSender {
 #[derive(Debug)]
 pub(super) struct Lanes {
     lanes: u32,
-    /// Lanes in use; the first is the port's own.
-    opened: AtomicU32,
+    /// Lanes in use. The first is the port's own, also while it does not send so.
+    used: Used,
     slots: Mapping,
     /// For each lane the slot that the program takes next.
     next: Mapping,
@@ -48,6 +48,36 @@ pub(super) struct Lanes {
     taken: AtomicU64,
     /// Frames that the interface had sent before.
     sent_before: u64,
+}
+
+/// Which lanes are in use.
+#[derive(Debug)]
+struct Used(Mutex<Vec<bool>>);
+
+impl Used {
+    /// Returns a number of lanes of which the first is in use.
+    fn new(lanes: u32) -> Used {
+        Used(Mutex::new((0..lanes).map(|lane| lane == 0).collect()))
+    }
+
+    /// Takes the lowest lane that is free; `None` if none is.
+    fn take(&self) -> Option<u32> {
+        let mut lanes = self.lanes();
+        let lane = lanes.iter().position(|is_used| !is_used)?;
+        lanes[lane] = true;
+        Some(lane as u32)
+    }
+
+    /// Gives a lane back, unless it is the first.
+    fn give_back(&self, lane: u32) {
+        if lane > 0 {
+            self.lanes()[lane as usize] = false;
+        }
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Vec<bool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Slots of a lane, a power of two; as many as one call to the kernel sends.
@@ -73,7 +103,7 @@ impl Lanes {
         let lanes = lanes.min(LANES_MAX);
         Ok(Lanes {
             lanes,
-            opened: AtomicU32::new(1),
+            used: Used::new(lanes),
             slots: Mapping::new(lanes * SLOTS, STRIDE)?,
             next: Mapping::new(lanes, 8)?,
             secret: RandomState::new().hash_one(()) as u32,
@@ -159,7 +189,8 @@ impl Lanes {
 }
 
 impl XdpSender {
-    /// Opens a lane of an interface on which a port with lanes is open.
+    /// Opens a lane of an interface on which a port with lanes is open: the lowest that is free. It
+    /// is free again when the sender is dropped.
     ///
     /// # Errors
     /// If there is no such port or no lane left, and where the driver or the other end of the veth
@@ -169,10 +200,8 @@ impl XdpSender {
         let attachment = attachment
             .ok_or_else(|| io::Error::other("no AF_XDP port with lanes is open on it"))?;
         let (lanes, _) = attachment.lanes.as_ref().ok_or_else(without_lanes)?;
-        let lane = lanes.opened.fetch_add(1, Ordering::Relaxed);
-        if lane >= lanes.lanes {
-            return Err(io::Error::other("all lanes are in use"));
-        }
+        let lane = lanes.used.take();
+        let lane = lane.ok_or_else(|| io::Error::other("all lanes are in use"))?;
         XdpSender::of(interface, &attachment, lane)
     }
 
@@ -194,19 +223,21 @@ impl XdpSender {
         Ok(())
     }
 
+    /// Opens a lane that was taken. An error gives it back.
     pub(super) fn of(
         interface: &Interface,
         attachment: &Arc<Attachment>,
         lane: u32,
     ) -> io::Result<XdpSender> {
-        XdpSender::is_possible(interface)?;
         let sender = XdpSender {
             attachment: Arc::clone(attachment),
             interface: interface.clone(),
             lane,
             counters: Counters::default(),
         };
-        // The slots are empty, which the program drops: this only asks if the kernel can.
+        XdpSender::is_possible(interface)?;
+        // An empty slot, which the program drops: this only asks if the kernel can.
+        sender.put(&sender.lanes()?.0, 0, &[]);
         if sender.run(1)? == 0 {
             return Err(io::Error::other("the kernel does not run the program"));
         }
@@ -215,6 +246,26 @@ impl XdpSender {
 
     fn lanes(&self) -> io::Result<&(Lanes, OwnedFd)> {
         self.attachment.lanes.as_ref().ok_or_else(without_lanes)
+    }
+
+    /// Copies a frame into a slot of this lane.
+    fn put(&self, lanes: &Lanes, n: u32, frame: &[u8]) {
+        // The program drops what is of no length that it sends.
+        let length = if frame.len() <= LONGEST {
+            frame.len()
+        } else {
+            0
+        };
+        let slot = lanes
+            .slots
+            .at((self.lane * SLOTS + n) as usize * STRIDE as usize);
+        // SAFETY: a slot of this lane's, which no other sender has and the kernel reads during
+        // `run` only; `length` is at most what is left of it behind `DATA`.
+        unsafe {
+            slot.cast::<u32>().write(length as u32);
+            slot.add(DATA)
+                .copy_from_nonoverlapping(NonNull::from(frame).cast(), length);
+        }
     }
 
     /// Has the kernel send the first `frames` slots. Returns how many it took.
@@ -269,22 +320,7 @@ impl Port for XdpSender {
         let (lanes, _) = self.lanes()?;
         let mut n = 0;
         for frame in burst.iter().take(SLOTS as usize) {
-            // The program drops what is of no length that it sends.
-            let length = if frame.len() <= LONGEST {
-                frame.len()
-            } else {
-                0
-            };
-            let slot = lanes
-                .slots
-                .at((self.lane * SLOTS + n) as usize * STRIDE as usize);
-            // SAFETY: a slot of this lane's, which the kernel reads during `run` only; `length` is
-            // at most what is left of it behind `DATA`.
-            unsafe {
-                slot.cast::<u32>().write(length as u32);
-                slot.add(DATA)
-                    .copy_from_nonoverlapping(NonNull::from(&frame[..]).cast(), length);
-            }
+            self.put(lanes, n, &frame[..]);
             n += 1;
         }
         if n == 0 {
@@ -307,6 +343,14 @@ impl Port for XdpSender {
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+}
+
+impl Drop for XdpSender {
+    fn drop(&mut self) {
+        if let Ok((lanes, _)) = self.lanes() {
+            lanes.used.give_back(self.lane);
+        }
     }
 }
 
@@ -412,3 +456,21 @@ const BPF_FUNC_XDP_STORE_BYTES: i32 = 190;
 const XDP_DROP: i32 = 1;
 const XDP_TX: i32 = 3;
 const NETDEV_XDP_ACT_NDO_XMIT: u64 = 1 << 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_free_lane_is_taken_and_never_the_ports_own() {
+        let used = Used::new(4);
+        assert_eq!(
+            [(); 4].map(|()| used.take()),
+            [Some(1), Some(2), Some(3), None]
+        );
+        for lane in [0, 3, 2] {
+            used.give_back(lane);
+        }
+        assert_eq!([(); 3].map(|()| used.take()), [Some(2), Some(3), None]);
+    }
+}

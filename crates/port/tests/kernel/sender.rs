@@ -106,8 +106,36 @@ fn threads_send_beside_the_port_and_every_frame_arrives_once() {
         numbers.dedup();
         assert_eq!(numbers.len(), 3 * 320);
         assert_eq!(near.counters().tx_dropped, 0);
+    });
+}
+
+#[test]
+fn a_lane_is_free_again_after_its_sender_and_nothing_is_sent_from_it_twice() {
+    in_namespace(|| {
+        let (a, b) = veth("a", "b");
+        let pool = pool();
+        let [_near, mut far] = opened(&a, &b, &pool, 3);
+        let lane = |sender: &XdpSender| format!("{sender:?}");
+        let mut senders = [(); 2].map(|()| XdpSender::open(&a).unwrap());
         let error = XdpSender::open(&a).unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
+        let mut burst: Burst = (0..10).map(|n| numbered(&pool, n)).collect();
+        send(&mut senders[0], &mut burst);
+        receive_all(&mut far, &mut burst, 10);
+        drop(senders);
+        for _ in 0..5 {
+            let reopened = [(); 2].map(|()| XdpSender::open(&a).unwrap());
+            let lanes = reopened.each_ref().map(lane);
+            assert_eq!(lanes, ["XdpSender(lane 1)", "XdpSender(lane 2)"]);
+        }
+        thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(far.receive(&mut burst, 64).unwrap(), 0);
+        // Where it is not possible any more, none is lost either.
+        drop(far);
+        for _ in 0..5 {
+            let error = XdpSender::open(&a).unwrap_err();
+            assert!(!error.to_string().contains("in use"), "{error}");
+        }
     });
 }
 
