@@ -160,7 +160,7 @@ fn a_host_at_full_speed_beside_a_guest_that_serves_does_not_forge_a_byte() {
 fn a_campaign_is_the_sum_of_its_attacks_and_ends_in_time() {
     let plan = Plan {
         seed: 8,
-        values: 30_001,
+        values: 45_000,
         at_most: Duration::from_secs(60),
     };
     let mut told = Vec::new();

@@ -91,6 +91,8 @@ pub struct Driver<P: Probe = Off> {
     status: Status,
     generation: u32,
     interrupts: u32,
+    /// There was none when the caller last asked.
+    is_room_wanted: bool,
     exits: ExitCounts,
     counters: Counters,
 }
@@ -159,6 +161,7 @@ impl<P: Probe> Driver<P> {
             // the host lies, it does not.
             generation: region.load::<u32>(layout.device_status, Ordering::Relaxed) >> 1,
             interrupts: 0,
+            is_room_wanted: false,
             exits: ExitCounts::default(),
             counters: Counters::default(),
             region,
@@ -330,7 +333,8 @@ impl<P: Probe> Driver<P> {
     }
 
     /// Waits until the device has something, at most for a time; returns false if that has passed.
-    /// Without eventfds it returns at once.
+    /// Without eventfds it returns at once, and once if there is room again since [`Driver::room`]
+    /// was 0.
     ///
     /// # Errors
     /// The device was given up, now or before.
@@ -342,9 +346,12 @@ impl<P: Probe> Driver<P> {
         let interrupt = interrupt.clone();
         if self.is_running()? {
             self.flush()?;
-            // Without room the caller may wait for completions alone, and there may be no 16.
+            // Without room the caller may wait for completions alone, and there may be no 16. Those
+            // that made room since it asked may have been the last.
+            let was_full = self.is_room_wanted;
             let most = match self.room() {
                 0 => self.transmit.in_flight() as u16,
+                _ if was_full => return Ok(true),
                 _ => u16::MAX,
             };
             // To look for room may have been to find a fault.

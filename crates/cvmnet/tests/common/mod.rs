@@ -322,7 +322,7 @@ impl Host {
                 self.pump(now, id);
             }
             self.pinned_max = self.pinned_max.max(self.stack.pinned());
-            let has_more = self.stack.poll(now, &mut self.device);
+            let has_more = self.stack.poll(now, &mut self.device) || self.device.room() == 0;
             self.device
                 .frames
                 .drain(..)

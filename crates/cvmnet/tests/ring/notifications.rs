@@ -75,6 +75,36 @@ fn with_rif_one_in_16_transmit_completions_interrupts() {
 }
 
 #[test]
+fn a_guest_without_room_sleeps_and_not_when_there_is_some_again() {
+    let notification = events();
+    let settings = Settings {
+        exits: Exits::Rif,
+        notification: notification.clone(),
+        ..Settings::default()
+    };
+    let device = DeviceSettings {
+        notification,
+        ..DeviceSettings::default()
+    };
+    let mut link = Link::with(&small(ZC), settings, device);
+    link.receive(1);
+    let sleeps = |link: &mut Link, ms| !link.driver.wait(Duration::from_millis(ms)).unwrap();
+    // What rang at the start is heard.
+    let _ = sleeps(&mut link, 0);
+    while link.driver.room() > 0 {
+        let sent = link.driver.send(&[1; 60], [], &NetHeader::default());
+        sent.unwrap();
+    }
+    assert!(sleeps(&mut link, 10), "there is no room");
+    assert_eq!(link.driver.room(), 0);
+    // Too few for an interrupt, and enough for a packet.
+    link.device.poll_at_most(10, Instant::ZERO).unwrap();
+    assert!(!sleeps(&mut link, 5000), "there is room");
+    assert!(link.driver.room() > 0);
+    assert!(sleeps(&mut link, 10), "the room is known");
+}
+
+#[test]
 fn a_world_switch_costs_its_cycles_at_each_notification() {
     let notification = events();
     let settings = Settings {

@@ -81,8 +81,15 @@ impl<P: Probe> Driver<P> {
 
     /// Returns the number of packets of up to 64 KiB for which there is room, whatever their
     /// pieces. A bounce buffer with few free slots may have them in too many places for a long
-    /// piece all the same, and refuse it.
+    /// piece all the same, and refuse it. After an answer of 0, [`Driver::wait`] returns at once if
+    /// there is room.
     pub fn room(&mut self) -> usize {
+        let room = self.find_room();
+        self.is_room_wanted = room == 0;
+        room
+    }
+
+    fn find_room(&mut self) -> usize {
         if !matches!(self.status, Status::Running) {
             return 0;
         }

@@ -26,8 +26,8 @@ enum Turn {
 }
 
 impl<B: Buffer> Stack<B> {
-    /// Does what is due and sends what can be sent. Returns true if there is more to do at once,
-    /// when there is room again.
+    /// Does what is due and sends what can be sent. Returns true if there is more to do at once:
+    /// not if it only waits for room.
     pub fn poll(&mut self, now: Instant, transmit: &mut impl Transmit<B>) -> bool {
         self.expire(now);
         self.link.tick(now);
@@ -54,7 +54,8 @@ impl<B: Buffer> Stack<B> {
                 Turn::Unresolved => push_live(&mut self.unresolved, id, &self.table),
             }
         }
-        !self.output.is_empty() || self.link.has_frames() || self.next_timer() <= now
+        let has_output = !self.output.is_empty() || self.link.has_frames();
+        self.next_timer() <= now || (has_output && transmit.room() > 0)
     }
 
     fn expire(&mut self, now: Instant) {

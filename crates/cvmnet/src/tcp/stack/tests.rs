@@ -102,6 +102,41 @@ fn segment(port: u16, seq: u32, flags: u8) -> Frame<Vec<u8>> {
 }
 
 #[test]
+fn without_room_there_is_nothing_to_do_at_once_and_no_timer_stays_due() {
+    /// A device with room for so many packets.
+    struct Ring(usize);
+
+    impl Transmit<Vec<u8>> for Ring {
+        fn room(&mut self) -> usize {
+            self.0
+        }
+
+        fn send(&mut self, _: Packet<'_, Vec<u8>>) {
+            self.0 -= 1;
+        }
+    }
+
+    let mut stack = Stack::new(Config::on_link(MAC, OWN), Secret::new(&[1; 16])).unwrap();
+    stack.listen(443);
+    let mut now = Instant::ZERO;
+    for port in 1..=3 {
+        stack.receive(now, segment(port, 0, 2));
+    }
+    assert!(!stack.poll(now, &mut Ring(0)));
+    assert!(!stack.poll(now, &mut Ring(1)));
+    assert_eq!((stack.output.len(), stack.counters().sent), (3, 1));
+    // Until the handshakes are given up.
+    let mut timers = 0;
+    while stack.connections() > 0 {
+        now = stack.next_timer();
+        assert!(!stack.poll(now, &mut Ring(0)));
+        assert!(stack.next_timer() > now);
+        timers += 1;
+        assert!(timers < 1000);
+    }
+}
+
+#[test]
 fn connections_that_end_before_they_could_send_leave_no_entry_in_a_list() {
     const SYN: u8 = 2;
     const RST: u8 = 4;
