@@ -42,7 +42,7 @@ struct Bulk {
 
 impl Requests {
     /// Returns a reader of bulk strings of at most `bulk_max` bytes and requests of at most
-    /// `request_max`, arguments with [`ARGUMENT_OVERHEAD`]. What is unfinished is a part of `share`.
+    /// `request_max`, arguments with [`ARGUMENT_OVERHEAD`]. `share` is for what is unfinished.
     pub(super) fn new(bulk_max: usize, request_max: usize, share: Share) -> Requests {
         Requests {
             lines: Lines::default(),
