@@ -27,8 +27,8 @@ const BUFFER: usize = 4 * DATAGRAM_MAX;
 /// A UDP socket that receives requests.
 ///
 /// Pieces that come are put one behind the other, so that the small ones of many clients share few
-/// cache lines; with `recvmmsg` each would have 64 KiB of its own. Neither that nor `sendmmsg` takes
-/// less processor time (`docs/src/journal/datagrams-per-call.md`).
+/// cache lines; with `recvmmsg` each would have 64 KiB of its own. Neither that nor `sendmmsg`
+/// takes less processor time (`docs/src/journal/datagrams-per-call.md`).
 #[derive(Debug)]
 pub struct UdpSource {
     socket: UdpSocket,
