@@ -50,7 +50,7 @@ pub(super) struct Lanes {
     sent_before: u64,
 }
 
-/// Which lanes are in use.
+/// The lanes that are in use.
 #[derive(Debug)]
 struct Used(Mutex<Vec<bool>>);
 
@@ -248,7 +248,7 @@ impl XdpSender {
         self.attachment.lanes.as_ref().ok_or_else(without_lanes)
     }
 
-    /// Copies a frame into a slot of this lane.
+    /// Writes a frame into a slot of this lane.
     fn put(&self, lanes: &Lanes, n: u32, frame: &[u8]) {
         // The program drops what is of no length that it sends.
         let length = if frame.len() <= LONGEST {
