@@ -29,10 +29,10 @@ const VARIANTS: [&str; 7] = [
 fn serve(folder: &Path, arguments: &str, script: &str, told: &str) -> Output {
     let whole = format!(
         r#"ip link set lo up
-{TARE:?} cvm serve {arguments} --status-socket "$PWD/status.sock" > host.log 2>&1 &
+"$TARE" cvm serve {arguments} --status-socket "$PWD/status.sock" > host.log 2>&1 &
 host=$!
 tries=0
-until {TARE:?} cvm status --json "$PWD/status.sock" 2> /dev/null | grep -q '"guest":{{'; do
+until "$TARE" cvm status --json "$PWD/status.sock" 2> /dev/null | grep -q '"guest":{{'; do
     tries=$((tries + 1))
     if [ $tries -gt 300 ] || ! kill -0 $host; then cat host.log; exit 90; fi
     sleep 0.1
@@ -40,7 +40,7 @@ done
 {script}
 # The guest tells its counters ten times a second.
 tries=0
-until {TARE:?} cvm status --json "$PWD/status.sock" > status.json && grep -q '{told}' status.json; do
+until "$TARE" cvm status --json "$PWD/status.sock" > status.json && grep -q '{told}' status.json; do
     tries=$((tries + 1))
     if [ $tries -gt 300 ]; then cat status.json; exit 92; fi
     sleep 0.1
@@ -51,6 +51,7 @@ wait $host || exit 91
     );
     let output = Command::new("unshare")
         .args(["-n", "sh", "-c", &whole])
+        .env("TARE", TARE)
         .current_dir(folder)
         .stdin(Stdio::null())
         .output()
@@ -260,9 +261,9 @@ tries=0
 while kill -0 $host 2> /dev/null && [ $tries -lt 100 ]; do tries=$((tries + 1)); sleep 0.1; done
 wait $host; echo host $?
 grep -o 'the guest ended' host.log
-{TARE:?} cvm serve http --dir files --tap {marker} --status-socket "$PWD/status.sock" > host.log 2>&1 &
+"$TARE" cvm serve http --dir files --tap {marker} --status-socket "$PWD/status.sock" > host.log 2>&1 &
 host=$!
-until {TARE:?} cvm status --json "$PWD/status.sock" 2> /dev/null | grep -q '"guest":{{'; do sleep 0.1; done
+until "$TARE" cvm status --json "$PWD/status.sock" 2> /dev/null | grep -q '"guest":{{'; do sleep 0.1; done
 guest=$(cat /proc/$host/task/*/children)
 kill -KILL $host
 tries=0

@@ -14,12 +14,12 @@ fn a_load_that_cannot_be_offered_is_an_error_to_programs_too() {
     if !namespaces_or_not_tested() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let one = capture(folder.path(), "one.pcap", &[60]);
-    let tare = env!("CARGO_BIN_EXE_tare");
-    let output = over_a_cable(&format!(
-        "{tare} loadtest find-limit --port packet -b 100e9 -D 0.2 --warm-up 0 --json {one} near0"
-    ));
+    let output = over_a_cable(
+        "\"$TARE\" loadtest find-limit --port packet -b 100e9 -D 0.2 --warm-up 0 --json \"$ONE\" near0",
+        &[("ONE", &one)],
+    );
     assert_exit(&output, 1);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let error = json["error"].as_str().unwrap();
@@ -32,15 +32,28 @@ fn a_load_that_cannot_be_offered_is_an_error_to_programs_too() {
     );
 }
 
-/// Runs a script in a network namespace with a veth pair, which ends with it.
-fn over_a_cable(script: &str) -> Output {
+/// A folder with a blank and a letter that is not ASCII in its name, as users have them.
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("é tare").tempdir().unwrap()
+}
+
+/// Runs a script in a network namespace with a veth pair, which ends with it, with these variables
+/// and `$TARE`, the program.
+fn over_a_cable(script: &str, paths: &[(&str, &String)]) -> Output {
     let set_up = "set -e
         sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
         ip link add dev near0 numrxqueues 2 numtxqueues 2 type veth peer name far0 numrxqueues 2 numtxqueues 2
         ip link set near0 up
         ip link set far0 up";
+    in_a_namespace(&format!("{set_up}\n{script}"), paths)
+}
+
+/// Runs a script in a network namespace of its own with the same variables.
+fn in_a_namespace(script: &str, paths: &[(&str, &String)]) -> Output {
     let output = Command::new("unshare")
-        .args(["--net", "sh", "-c", &format!("{set_up}\n{script}")])
+        .args(["--net", "sh", "-c", script])
+        .env("TARE", env!("CARGO_BIN_EXE_tare"))
+        .envs(paths.iter().copied())
         .output();
     output.unwrap()
 }
@@ -50,20 +63,23 @@ fn a_frame_over_the_mtu_is_named_with_its_size_and_what_to_do() {
     if !namespaces_or_not_tested() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let long = capture(folder.path(), "long.pcap", &[60, 2000]);
     let short = capture(folder.path(), "short.pcap", &[60]);
-    let tare = env!("CARGO_BIN_EXE_tare");
+    let captures = [("LONG", &long), ("SHORT", &short)];
     for (command, frame, wanted) in [
-        (format!("find-limit {long} near0"), "frame 2 has 2000", 1986),
+        ("find-limit \"$LONG\" near0", "frame 2 has 2000", 1986),
         (
-            format!("rfc2544 --sizes 64,9018 -b 1e6 -D 0.01 --latency-trials 0 --burst-trials 1 --burst 0.01 {short} near0"),
+            "rfc2544 --sizes 64,9018 -b 1e6 -D 0.01 --latency-trials 0 --burst-trials 1 --burst 0.01 \"$SHORT\" near0",
             "frame 1 has 9014",
             9000,
         ),
     ] {
         for port in ["packet", "auto"] {
-            let output = over_a_cable(&format!("{tare} loadtest {command} --port {port} --warm-up 0"));
+            let output = over_a_cable(
+                &format!("\"$TARE\" loadtest {command} --port {port} --warm-up 0"),
+                &captures,
+            );
             let err = text(&output.stderr);
             assert_exit(&output, 2);
             for part in [
@@ -76,10 +92,11 @@ fn a_frame_over_the_mtu_is_named_with_its_size_and_what_to_do() {
         }
     }
     // At an MTU that holds them they are sent, over AF_XDP too.
-    let output = over_a_cable(&format!(
+    let output = over_a_cable(
         "ip link set near0 mtu 9000; ip link set far0 mtu 9000
-        {tare} loadtest transient -p constant --count 1 -b 1e6 -D 0.2 --warm-up 0 --json {long} a b near0 {short} b a far0"
-    ));
+        \"$TARE\" loadtest transient -p constant --count 1 -b 1e6 -D 0.2 --warm-up 0 --json \"$LONG\" a b near0 \"$SHORT\" b a far0",
+        &captures,
+    );
     assert_exit(&output, 0);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     for stream in json["trials"][0]["streams"].as_array().unwrap() {
@@ -93,21 +110,20 @@ fn rfc_2544_sends_sizes_that_are_longer_than_the_captured_frames() {
     if !namespaces_or_not_tested() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let one = capture(folder.path(), "one.pcap", &[60]);
-    let tare = env!("CARGO_BIN_EXE_tare");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     // With such frames an AF_XDP port has one of the two queues, and loses what comes on the other.
     for (mtu, size, threads, port) in [(9000, 9018, cpus.min(2), "packet"), (3000, 2500, 1, "auto")]
     {
         let benchmarks = format!(
             "ip link set near0 mtu {mtu}; ip link set far0 mtu {mtu}
-            {tare} loadtest rfc2544 --port {port} --threads {threads} \
+            \"$TARE\" loadtest rfc2544 --port {port} --threads {threads} \
                 --sizes {size} -b 20e6 -p 20e6 -D 0.1 --warm-up 0 \
-                --latency-trials 1 --burst 0.02 --burst-trials 1 --json {one} a b near0 {one} b a far0"
+                --latency-trials 1 --burst 0.02 --burst-trials 1 --json \"$ONE\" a b near0 \"$ONE\" b a far0"
         );
         // A busy machine may keep the tester from sending in time, or lose what arrives meanwhile.
-        let mut outputs = (0..20).map(|_| over_a_cable(&benchmarks));
+        let mut outputs = (0..20).map(|_| over_a_cable(&benchmarks, &[("ONE", &one)]));
         let passes = |output: &Output| output.status.code() == Some(0);
         let output = outputs.find(passes).expect("an attempt without loss");
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -122,18 +138,16 @@ fn an_interface_without_a_carrier_is_waited_for_and_one_that_is_down_is_not() {
     if !namespaces_or_not_tested() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let one = capture(folder.path(), "one.pcap", &[60]);
-    let tare = env!("CARGO_BIN_EXE_tare");
-    let load = format!(
-        "{tare} loadtest transient -p constant --count 1 -b 1e6 -D 0.2 --warm-up 0 --json {one} a b near0 {one} b a far0"
-    );
+    let load = "\"$TARE\" loadtest transient -p constant --count 1 -b 1e6 -D 0.2 --warm-up 0 --json \"$ONE\" a b near0 \"$ONE\" b a far0";
+    let captures = [("ONE", &one)];
     // The kernel takes a moment to tell that a carrier is lost.
     let unplugged = "ip link set far0 down
         until ip link show near0 | grep -q NO-CARRIER; do sleep 0.05; done";
     let refused = |script: &str| {
         let began = Instant::now();
-        let output = over_a_cable(&format!("{script}\n{load}"));
+        let output = over_a_cable(&format!("{script}\n{load}"), &captures);
         assert_exit(&output, 2);
         (text(&output.stderr), began.elapsed())
     };
@@ -149,9 +163,10 @@ fn an_interface_without_a_carrier_is_waited_for_and_one_that_is_down_is_not() {
         "{said}"
     );
     assert!(took >= Duration::from_secs(5), "{took:?}");
-    let output = over_a_cable(&format!(
-        "{unplugged}\n(sleep 1; ip link set far0 up) &\n{load}"
-    ));
+    let output = over_a_cable(
+        &format!("{unplugged}\n(sleep 1; ip link set far0 up) &\n{load}"),
+        &captures,
+    );
     assert_exit(&output, 0);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     for stream in json["trials"][0]["streams"].as_array().unwrap() {
@@ -164,17 +179,17 @@ fn the_kind_of_each_port_is_printed_in_words() {
     if !namespaces_or_not_tested() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let one = capture(folder.path(), "one.pcap", &[60]);
-    let tare = env!("CARGO_BIN_EXE_tare");
     for (port, wanted) in [
         ("packet", "packet socket"),
         ("xdp-generic", "AF_XDP generic"),
         ("xdp-native", "AF_XDP native"),
     ] {
-        let output = over_a_cable(&format!(
-            "{tare} loadtest transient -p constant --count 1 -b 1e6 -D 0.05 --warm-up 0 --port {port} {one} a b near0 {one} b a far0"
-        ));
+        let output = over_a_cable(
+            &format!("\"$TARE\" loadtest transient -p constant --count 1 -b 1e6 -D 0.05 --warm-up 0 --port {port} \"$ONE\" a b near0 \"$ONE\" b a far0"),
+            &[("ONE", &one)],
+        );
         assert_exit(&output, 0);
         let err = text(&output.stderr);
         for name in ["near0", "far0"] {
@@ -190,16 +205,16 @@ fn threads_send_together_and_every_packet_is_accounted_for() {
     if !namespaces_or_not_tested() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let one = capture(folder.path(), "one.pcap", &[60, 590]);
-    let tare = env!("CARGO_BIN_EXE_tare");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = cpus.min(2);
     for port in ["auto", "packet"] {
-        let output = over_a_cable(&format!(
-            "{tare} loadtest transient -p constant --count 3 -b 5e6 -D 0.5 --warm-up 0.1 --threads {threads} --port {port} --json {one} a b near0 {one} b a far0
-            cat /proc/net/dev >&2"
-        ));
+        let output = over_a_cable(
+            &format!("\"$TARE\" loadtest transient -p constant --count 3 -b 5e6 -D 0.5 --warm-up 0.1 --threads {threads} --port {port} --json \"$ONE\" a b near0 \"$ONE\" b a far0
+            cat /proc/net/dev >&2"),
+            &[("ONE", &one)],
+        );
         assert_exit(&output, 0);
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(json["trials"].as_array().unwrap().len(), 3);
@@ -235,7 +250,7 @@ fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
     if !namespaces_or_not_tested() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let one = capture(folder.path(), "one.pcap", &[60, 590]);
     let set_up = "set -e
         sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
@@ -246,18 +261,13 @@ fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
         ip link set far1 master br0
         for i in near0 far0 near1 far1 br0; do ip link set $i up; done";
     for port in ["packet", "auto"] {
-        let tare = env!("CARGO_BIN_EXE_tare");
         let search = format!(
             "{set_up}
-            {tare} loadtest find-limit --port {port} -b 20e6 -p 5e6 -D 0.3 --warm-up 0.2 -r 3 --json {one} node1 node2 near0 {one} node2 node1 near1"
+            \"$TARE\" loadtest find-limit --port {port} -b 20e6 -p 5e6 -D 0.3 --warm-up 0.2 -r 3 --json \"$ONE\" node1 node2 near0 \"$ONE\" node2 node1 near1"
         );
         // The namespace ends with the last process in it. A busy machine may keep the tester from
         // sending in time, which it then says.
-        let mut outputs = (0..20).map(|_| {
-            let mut command = Command::new("unshare");
-            let output = command.args(["--net", "sh", "-c", &search]).output();
-            output.unwrap()
-        });
+        let mut outputs = (0..20).map(|_| in_a_namespace(&search, &[("ONE", &one)]));
         let was_late = |output: &Output| text(&output.stderr).contains("load could not be offered");
         let output = outputs.find(|output| !was_late(output));
         let output = output.expect("an attempt in which the load is offered");
