@@ -17,7 +17,8 @@ const GENERATORS: [&str; 2] = ["wrk", "load"];
 const SAME_BYTES: f64 = 0.01;
 const DASH: &str = "–";
 
-/// Returns the table in at most `width` columns; `None` if the run has nothing of it.
+/// Returns the table in at most `width` columns, of which it needs 40: a list where the columns do
+/// not fit. `None` if the run has nothing of it.
 pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
     run.experiments.iter().find(|it| it.id == TIMED)?;
     let [first, second] = GENERATORS;
@@ -43,8 +44,15 @@ pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
         row.push(cell.map_or(DASH.into(), rate));
         rows.push(row.try_into().ok()?);
     }
-    let mut lines = vec!["What a guest costs nginx here, in requests per second".to_owned()];
-    lines.extend(aligned(&rows));
+    let width = width.max(40);
+    let title = "What a guest costs nginx here, in requests per second";
+    let mut lines = vec![textwrap::fill(title, width)];
+    let table = aligned(&rows);
+    let fits = |line: &String| console::measure_text_width(line) <= width;
+    lines.extend(match table.iter().all(fits) {
+        true => table,
+        false => listed(&rows, width),
+    });
     let mut notes = vec![
         "Of the bridge's: the part of the requests that nginx serves on the host over the bridge by \
          which guests are reached, with its 95 % interval. Loopback is no reference."
@@ -61,7 +69,7 @@ pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
         format!("Not tested {}: {reason}", places.join(", "))
     };
     notes.extend(reasons.into_iter().map(untested));
-    let options = textwrap::Options::new(width.max(40));
+    let options = textwrap::Options::new(width);
     let options = options.initial_indent("  ").subsequent_indent("    ");
     lines.extend(notes.iter().map(|note| textwrap::fill(note, &options)));
     Some(lines.join("\n") + "\n\n")
@@ -129,6 +137,33 @@ fn note<'a>(reasons: &mut Vec<(String, Vec<&'a str>)>, reason: &str, place: &'a 
         Some((_, places)) => places.push(place),
         None => reasons.push((reason.to_owned(), vec![place])),
     }
+}
+
+/// The rows as a list: each place, and its figures below it.
+fn listed(rows: &[[String; 6]], width: usize) -> Vec<String> {
+    let options = textwrap::Options::new(width);
+    let options = options.initial_indent("    ").subsequent_indent("    ");
+    let [heads, rows @ ..] = rows else {
+        return Vec::new();
+    };
+    let figures = |row: &[String; 6]| {
+        let figures = (1..6).filter(|&column| row[column] != DASH);
+        let known = figures.map(|column| match column {
+            2 | 4 => format!("{} {}", row[column], heads[column]),
+            _ => format!("{} {}", heads[column], row[column]),
+        });
+        // A figure and its name are never parted.
+        let known: Vec<String> = known.map(|text| text.replace(' ', "\u{a0}")).collect();
+        match known.is_empty() {
+            true => DASH.to_owned(),
+            false => known.join(" · "),
+        }
+    };
+    let paragraph = |row: &[String; 6]| {
+        let text = textwrap::fill(&figures(row), &options);
+        [format!("  {}", row[0]), text.replace('\u{a0}', " ")]
+    };
+    rows.iter().flat_map(paragraph).collect()
 }
 
 /// The rows with columns of equal width: the first one to the left, the others to the right.
@@ -214,7 +249,7 @@ mod tests {
             cell("plain", None, &[55.0], 800.0),
         ];
         let run = run(&[(TIMED, timed), (COUNTED, counted)]);
-        let table = table(&run, 80).unwrap();
+        let table = table(&run, 100).unwrap();
         assert_eq!(
             row(&table, "on the host, over loopback")[..2],
             ["3000", "1.50 [1.50, 1.50]"],
@@ -241,9 +276,42 @@ mod tests {
         );
         assert!(!table.contains("77"), "{table}");
         assert!(
-            table.lines().skip(8).all(|line| line.chars().count() <= 80),
+            table.lines().all(|line| line.chars().count() <= 100),
             "{table}"
         );
+    }
+
+    #[test]
+    fn the_table_fits_every_width_and_is_a_list_where_its_columns_do_not() {
+        let both = |place: &str, rate: f64| {
+            ["wrk", "load"].map(|generator| cell(place, Some(generator), &[rate; 12], 800.0))
+        };
+        let mut timed = [both("bridge", 20_000.0), both("swiotlb", 5000.0)].concat();
+        timed.push(cell("tdx", Some("wrk"), &[], 0.0));
+        let run = run(&[
+            (TIMED, timed),
+            (COUNTED, vec![cell("swiotlb", None, &[55.0], 800.0)]),
+        ]);
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let mut lists = 0;
+        for width in 40..=200 {
+            let table = table(&run, width).unwrap();
+            for line in table.lines() {
+                let columns = console::measure_text_width(line);
+                assert!(columns <= width, "{width}: {columns}: {line}");
+            }
+            let as_list = "in a guest with bounce buffers wrk 5000 · 0.25 [0.25, 0.25] of the bridge's · \
+                           load 5000 · 0.25 [0.25, 0.25] of the bridge's · emulated 55 in a guest with SEV-SNP –";
+            let is_list = words(&table).join(" ").contains(as_list);
+            let has_columns = table.contains("nginx runs");
+            assert!(is_list != has_columns, "{width}: {table}");
+            lists += usize::from(is_list);
+        }
+        assert!((40..100).contains(&lists), "{lists}");
     }
 
     #[test]
