@@ -30,8 +30,10 @@ mod terminal;
 mod tour;
 mod trial;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
@@ -44,11 +46,12 @@ const COULD_NOT_RUN: u8 = 2;
 fn main() -> ExitCode {
     // This ends the process if a shell runs it to complete a command line.
     completion::answer(Cli::command);
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let done = match Cli::try_parse() {
+        Ok(cli) => dispatch(cli),
+        Err(error) if !error.use_stderr() => help(&error),
         Err(error) => return usage(&error),
     };
-    match dispatch(cli) {
+    match done {
         Ok(code) => code,
         Err(error) if terminal::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -58,9 +61,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help and version as clap does, and a mistake as one line.
+/// Prints help and version as clap does, which itself ignores that they cannot be printed.
+fn help(help: &clap::Error) -> anyhow::Result<ExitCode> {
+    terminal::need_output()?;
+    let printed = help.print().and_then(|()| io::stdout().flush());
+    printed.context("standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a mistake as one line.
 fn usage(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit();
     }
     let text = error.render().to_string();

@@ -25,13 +25,35 @@ pub(crate) fn find_in(name: &str, folder: &Path, path: Option<&OsStr>) -> Option
         let file = folder.join(name);
         return is_executable(&file).then(|| name.into());
     }
+    places(name, folder, path).find(|file| is_executable(file))
+}
+
+/// The file that starting `name` as in [`find_in`] would run if it were executable.
+pub(crate) fn not_executable_in(
+    name: &str,
+    folder: &Path,
+    path: Option<&OsStr>,
+) -> Option<PathBuf> {
+    if name.contains('/') {
+        return folder.join(name).is_file().then(|| folder.join(name));
+    }
+    places(name, folder, path).find(|file| file.is_file())
+}
+
+/// The files of that name in the folders of `PATH`.
+fn places<'a>(
+    name: &'a str,
+    folder: &'a Path,
+    path: Option<&OsStr>,
+) -> impl Iterator<Item = PathBuf> + 'a {
     let path = path
         .map(OsStr::to_owned)
         .or_else(|| std::env::var_os("PATH"));
     let path = path.unwrap_or_else(|| OsString::from(PATH_DEFAULT));
-    std::env::split_paths(&path)
-        .map(|found| folder.join(found).join(name))
-        .find(|file| is_executable(file))
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    folders
+        .into_iter()
+        .map(move |found| folder.join(found).join(name))
 }
 
 /// The beginning of a command whose program the kernel ends with this thread, whatever ends that. A

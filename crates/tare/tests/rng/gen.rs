@@ -404,6 +404,34 @@ fn a_link_or_file_with_the_name_of_the_part_is_not_followed_and_not_shared() {
 }
 
 #[test]
+fn a_link_to_nothing_stays_and_the_file_it_names_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("links")).unwrap();
+    let link = folder.path().join("links/link");
+    std::os::unix::fs::symlink("../behind", folder.path().join("links/hop")).unwrap();
+    let whole = folder.path().join("whole");
+    for target in ["../relative", "hop", whole.to_str().unwrap()] {
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        let output = run(&["gen", "-n", "9", "-o", link.to_str().unwrap()]);
+        assert_exit(&output, 0);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&link).unwrap().len(), 9);
+    }
+    for name in ["relative", "behind", "whole"] {
+        let made = fs::symlink_metadata(folder.path().join(name)).unwrap();
+        assert!(made.is_file(), "{name}");
+    }
+    let mut left = names(&folder.path().join("links"));
+    left.sort();
+    assert_eq!(left, ["hop", "link"]);
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("link", &link).unwrap();
+    let output = run(&["gen", "-n", "9", "-o", link.to_str().unwrap()]);
+    assert_exit(&output, 2);
+}
+
+#[test]
 fn a_closed_standard_output_is_an_error() {
     for arguments in [
         "rng gen -n 9",
@@ -411,6 +439,9 @@ fn a_closed_standard_output_is_an_error() {
         "rng bench -d 0.01 -r 1",
         "rng test -m rand_chacha --external none",
         "list",
+        "--help",
+        "--version",
+        "run --help",
     ] {
         let closed = by_shell(&format!("exec \"$TARE\" {arguments} >&-")).output();
         let closed = closed.unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -15,7 +15,7 @@ use tare_lab::{figures, parameters};
 use super::workload::{mistake, Workload};
 use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
-use crate::program;
+use crate::{program, terminal};
 
 parameters! {
     /// The parameters of the driver `command`. In the commands, the folder and the variables
@@ -95,6 +95,15 @@ impl Workload for Command {
             };
             let path = path.map(OsString::as_os_str);
             if program::find_in(program, Path::new(folder), path).is_none() {
+                let found = program::not_executable_in(program, Path::new(folder), path);
+                if let Some(file) = found {
+                    // Without the second `.` of `././tool`.
+                    let file: PathBuf = file.components().collect();
+                    return Err(Missing {
+                        reason: format!("the program \"{program}\" is not executable"),
+                        remedy: Some(format!("chmod +x {}", terminal::word(&file))),
+                    });
+                }
                 return Err(Missing {
                     reason: format!("there is no program \"{program}\" here"),
                     remedy: Some(format!("install {program}, or write its whole path")),

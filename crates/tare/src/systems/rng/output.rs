@@ -158,7 +158,8 @@ impl Output {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error).with_context(cannot),
         };
-        let mut to = path.to_owned();
+        // Of a symbolic link, the file it names is made or replaced, not the link.
+        let mut to = target_of(path).with_context(cannot)?;
         if let Some(old) = &old {
             if !old.metadata().with_context(cannot)?.is_file() {
                 return Ok(Output {
@@ -169,7 +170,6 @@ impl Output {
                     unfinished,
                 });
             }
-            // Of a symbolic link, the file it names is replaced, not the link.
             to = fs::canonicalize(path).with_context(cannot)?;
         }
         let file = create_part(&to, &unfinished)?;
@@ -291,6 +291,21 @@ impl Drop for Output {
             remove(part);
         }
     }
+}
+
+/// Returns the file that symbolic links lead to, which need not exist.
+fn target_of(path: &Path) -> io::Result<PathBuf> {
+    /// The most links that the kernel follows.
+    const LINKS_MAX: usize = 40;
+    let mut to = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&to) {
+            Ok(next) => to = to.parent().unwrap_or(Path::new("")).join(next),
+            // No link, or nothing: what is wrong with a folder is found when the file is made.
+            Err(_) => return Ok(to),
+        }
+    }
+    Err(Errno::LOOP.into())
 }
 
 /// Creates the file that is written in place of `to` until it is complete: a new one, which only
