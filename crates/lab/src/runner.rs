@@ -55,6 +55,10 @@ pub enum Ended {
 /// after it they are judged, and those whose claims are all decided are closed. A failed trial is
 /// recorded and the run goes on.
 ///
+/// What the machine cannot run is found out before the first trial and holds for all of the run:
+/// later, a cell would have fewer rounds than those beside it. A run that was stopped before its
+/// first trial finds it out anew.
+///
 /// # Errors
 /// The run directory could not be written.
 pub fn run(
@@ -64,6 +68,10 @@ pub fn run(
     observer: &mut dyn Observer,
 ) -> Result<Ended, StoreError> {
     leftovers::clear();
+    let records = directory.records();
+    if !records.is_empty() && !records.iter().any(schedule::ran) {
+        directory.clear()?;
+    }
     let mut run = Run {
         elapsed_before: schedule::elapsed(directory.records()),
         began: Instant::now(),
@@ -273,31 +281,54 @@ impl Run<'_> {
 
 /// Returns the cells that have a trial, by experiment and name.
 fn tried(records: &[TrialRecord]) -> HashSet<(&str, String)> {
-    records
-        .iter()
-        .filter(|record| !matches!(record.outcome, Outcome::NotTestable { .. }))
-        .map(|record| (record.experiment.as_str(), record.at.to_string()))
-        .collect()
+    let tried = records.iter().filter(|record| schedule::ran(record));
+    tried.map(cell_of).collect()
 }
 
-/// Returns a cell that has measurements but can no longer run, because the driver's `check` fails
-/// now. To go on would add failed trials to its measurements.
-pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<(TrialRecord, Missing)> {
-    let plan = directory.plan();
-    let mut seen = HashSet::new();
-    let measured = directory.records().iter().filter(|record| {
-        !matches!(record.outcome, Outcome::NotTestable { .. })
-            && seen.insert((&record.experiment, record.at.to_string()))
-    });
-    let open = Schedule::new(plan, directory.records()).open;
-    measured.into_iter().find_map(|record| {
-        let place = |experiment: &Experiment| experiment.id == record.experiment;
-        let at = plan.experiments.iter().position(place)?;
-        if !open[at] {
-            return None;
-        }
-        let missing = check(&plan.experiments[at], &record.at, drivers).err()?;
-        Some((record.clone(), missing))
+fn cell_of(record: &TrialRecord) -> (&str, String) {
+    (&record.experiment, record.at.to_string())
+}
+
+/// A cell that could run when its run began, and cannot any more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lost {
+    /// The experiment's id.
+    pub experiment: String,
+    /// The cell.
+    pub at: Point,
+    /// True if it has trials.
+    pub is_tried: bool,
+    /// What it lacks now.
+    pub missing: Missing,
+}
+
+/// Returns a cell of an open experiment that could run when the run began but cannot any more,
+/// because the driver's `check` fails now. To go on would add failed trials to its measurements, or
+/// record for good that it cannot run here. Before the first trial no cell is lost.
+pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<Lost> {
+    let (plan, records) = (directory.plan(), directory.records());
+    if !records.iter().any(schedule::ran) {
+        return None;
+    }
+    let tried = tried(records);
+    let set_aside = records.iter().filter(|record| !schedule::ran(record));
+    let set_aside: HashSet<(&str, String)> = set_aside.map(cell_of).collect();
+    let open = Schedule::new(plan, records).open;
+    let open = plan.experiments.iter().zip(open).filter(|(_, open)| *open);
+    open.into_iter().find_map(|(experiment, _)| {
+        experiment.points().into_iter().find_map(|at| {
+            let cell = (experiment.id.as_str(), at.to_string());
+            if set_aside.contains(&cell) {
+                return None;
+            }
+            let missing = check(experiment, &at, drivers).err()?;
+            Some(Lost {
+                experiment: experiment.id.clone(),
+                is_tried: tried.contains(&cell),
+                at,
+                missing,
+            })
+        })
     })
 }
 

@@ -128,6 +128,7 @@ fn of<'r>(
         .filter(|record| record.experiment == experiment.id)
 }
 
-fn ran(record: &TrialRecord) -> bool {
+/// Returns true for a trial that ran, and not for the record of what this machine cannot run.
+pub(crate) fn ran(record: &TrialRecord) -> bool {
     !matches!(record.outcome, Outcome::NotTestable { .. })
 }

@@ -222,6 +222,18 @@ impl RunDirectory {
         Ok(())
     }
 
+    /// Removes all records.
+    ///
+    /// # Errors
+    /// The error of the file system; the records then stay.
+    pub(crate) fn clear(&mut self) -> Result<(), StoreError> {
+        let file = self.path.join("samples.jsonl");
+        self.samples.set_len(0).map_err(io_error(&file))?;
+        self.torn = None;
+        self.records.clear();
+        Ok(())
+    }
+
     /// Returns the trials of a round that are not recorded yet, by experiment in the round's order.
     pub fn remaining(&self, schedule: &Schedule) -> Vec<Vec<Trial>> {
         let done = Done::new(&self.records);

@@ -213,13 +213,18 @@ fn resume(path: &Path, drivers: &Drivers) -> anyhow::Result<RunDirectory> {
             );
         }
     }
-    if let Some((record, Missing { reason, remedy })) = runner::lost(&directory, drivers) {
+    if let Some(lost) = runner::lost(&directory, drivers) {
+        let Missing { reason, remedy } = lost.missing;
+        let before = match lost.is_tried {
+            true => "has measurements",
+            false => "could run when the run began",
+        };
         bail!(
-            "{}: {} at {} has measurements and cannot run any more: {reason}{}; without it the run \
-             cannot go on (`tare report` judges what is in)",
+            "{}: {} at {} {before} and cannot run any more: {reason}{}; without it the run cannot \
+             go on (`tare report` judges what is in)",
             path.display(),
-            record.experiment,
-            record.at,
+            lost.experiment,
+            lost.at,
             remedy.map_or_else(String::new, |remedy| format!(" (to change that: {remedy})"))
         );
     }

@@ -84,6 +84,11 @@ fn show_and_doctor_say_what_the_cells_of_a_file_lack() {
             "install ./not-here",
         ),
         (
+            r#"command = "./own.toml {n}""#,
+            "the program \"./own.toml\" is not executable",
+            "chmod +x ./own.toml",
+        ),
+        (
             r#"command = "true", working_directory = "no/{n}""#,
             "there is no folder \"no/2\" here",
             "mkdir -p 'no/2'",
@@ -242,6 +247,31 @@ fn a_run_that_is_resumed_elsewhere_goes_on_in_the_folder_where_it_began() {
         error.contains("this run began in") && error.contains("cannot be entered"),
         "{error}"
     );
+}
+
+#[test]
+fn a_run_that_was_stopped_before_its_first_trial_goes_on_when_its_program_is_back() {
+    let folder = runs_programs();
+    let here = folder.path().join("here");
+    half_a_run(&here);
+    fs::write(here.join("r/samples.jsonl"), "").unwrap();
+    fs::rename(here.join("tool"), here.join("tool.away")).unwrap();
+    let resume = || tare(&here, &["run", "--resume", "r"]);
+    for _ in 0..2 {
+        let without = resume();
+        let said = text(&without.stderr);
+        assert_eq!(without.status.code(), Some(0), "{said}");
+        assert!(said.contains("nothing is testable here"), "{said}");
+        assert_eq!(records(&here.join("r")).len(), 2);
+    }
+    fs::rename(here.join("tool.away"), here.join("tool")).unwrap();
+    let with = resume();
+    assert_eq!(with.status.code(), Some(0), "{}", text(&with.stderr));
+    let records = records(&here.join("r"));
+    assert_eq!(records.len(), 12);
+    for record in records {
+        assert_eq!(record["outcome"]["status"], "done", "{record}");
+    }
 }
 
 #[test]

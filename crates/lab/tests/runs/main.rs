@@ -570,6 +570,48 @@ fn a_decided_experiment_keeps_its_verdict_when_its_cells_can_run_no_more() {
 }
 
 #[test]
+fn a_run_that_was_stopped_before_its_first_trial_finds_out_anew_what_cannot_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut directory = RunDirectory::create(folder.path(), two_experiments(UP_TO_40)).unwrap();
+    let closed = folder.path().join("closed");
+    fs::write(&closed, "").unwrap();
+    assert_eq!(go_turns(&mut directory, 1), Ended::Interrupted);
+    assert!(matches!(
+        directory.records()[0].outcome,
+        Outcome::NotTestable { .. }
+    ));
+    fs::remove_file(&closed).unwrap();
+    let drivers = Drivers::new(vec![Box::new(Turns(folder.path().to_owned()))]);
+    assert_eq!(runner::lost(&directory, &drivers), None);
+    assert_eq!(go_turns(&mut directory, 4), Ended::Interrupted);
+    let untestable = |record: &&TrialRecord| matches!(record.outcome, Outcome::NotTestable { .. });
+    assert_eq!(directory.records().iter().filter(untestable).count(), 0);
+    assert_eq!(lines(folder.path()), 4);
+}
+
+#[test]
+fn a_cell_that_can_run_no_more_before_its_first_trial_is_lost_as_one_that_was_measured() {
+    for stop in 1..=6 {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = two_experiments(Rounds::exactly(2));
+        let mut directory = RunDirectory::create(folder.path(), plan).unwrap();
+        assert_eq!(go_turns(&mut directory, stop), Ended::Interrupted);
+        fs::write(folder.path().join("closed"), "").unwrap();
+        let drivers = Drivers::new(vec![Box::new(Turns(folder.path().to_owned()))]);
+        let lost = runner::lost(&directory, &drivers).unwrap();
+        let is_lost = |record: &TrialRecord| {
+            record.experiment == "turns/clear" && record.at.0["x"] == Value::Int(4)
+        };
+        assert_eq!(lost.is_tried, directory.records().iter().any(is_lost));
+        assert_eq!(
+            (&*lost.experiment, &lost.at.0["x"]),
+            ("turns/clear", &Value::Int(4))
+        );
+        assert_eq!(lost.missing.reason, "no fourth door");
+    }
+}
+
+#[test]
 fn no_round_begins_that_would_not_end_within_the_budget() {
     let folder = tempfile::tempdir().unwrap();
     let mut plan = two_experiments(Rounds::exactly(100));
