@@ -41,6 +41,10 @@ pub struct RunResult {
     /// families together.
     #[serde(default)]
     pub error_rate: f64,
+    /// The ids of the claims and targets that were tested on a figure alone: `error_rate` bounds
+    /// their false verdicts only where rounds are independent.
+    #[serde(default)]
+    pub assuming_independent_rounds: Vec<String>,
     /// The experiments, in plan order.
     pub experiments: Vec<ExperimentResult>,
 }

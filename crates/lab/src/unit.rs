@@ -120,6 +120,22 @@ impl Unit {
         }
     }
 
+    /// Returns the value as a file has it, with all its digits ([`exact`]): in the unit of its family
+    /// that keeps the number short, or in this one if it has fewer digits there.
+    pub fn show_exact(self, value: f64) -> String {
+        let short = self.short(&[value]);
+        let (own, other) = (exact(value), exact(value / short.per));
+        let digits = |number: &str| number.chars().filter(char::is_ascii_digit).count();
+        let (number, unit) = match digits(&other) <= digits(&own) {
+            true => (other, short.unit),
+            false => (own, self),
+        };
+        match unit {
+            Unit::Ratio | Unit::Count => number,
+            unit => format!("{number} {unit}"),
+        }
+    }
+
     /// One unit in which all of `values` are short, of the same family: binary stays binary, bits
     /// stay bits. The unit itself while that has fewer than five digits before the point.
     pub fn short(self, values: &[f64]) -> Short {
@@ -215,6 +231,17 @@ pub fn significant(value: f64) -> String {
         false => &text,
     };
     format!("{text}{letter}")
+}
+
+/// A number that somebody wrote, with all its digits: a threshold, or a published figure. At most
+/// 15 of them, which are the same after a conversion between units.
+pub fn exact(value: f64) -> String {
+    let value: f64 = format!("{value:.14e}").parse().unwrap_or(value);
+    match value.abs() {
+        0.0 => "0".into(),
+        size if (1e-6..1e15).contains(&size) => value.to_string(),
+        _ => format!("{value:e}"),
+    }
 }
 
 impl fmt::Display for Unit {
@@ -453,6 +480,35 @@ mod tests {
         assert_eq!(Unit::RequestsPerSecond.show(162_588.6), "162.6k req/s");
         assert_eq!(Unit::Percent.show(97.31), "97.31 %");
         assert_eq!(Unit::Count.show(8192.0), "8192");
+    }
+
+    #[test]
+    fn what_somebody_wrote_keeps_all_its_digits_and_gets_no_others() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1.0005, "1.0005"),
+            (0.9998, "0.9998"),
+            (1127.5, "1127.5"),
+            (-162_588.64, "-162588.64"),
+            (0.1 + 0.2, "0.3"),
+            (1e-7, "1e-7"),
+            (2e300, "2e300"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(exact(value), text);
+        }
+        let converted = |text: &str, unit: Unit| {
+            let quantity: Quantity = text.parse().unwrap();
+            unit.show_exact(quantity.in_unit(unit).unwrap())
+        };
+        let pps = Unit::PacketsPerSecond;
+        assert_eq!(converted("13.66812 Mpps", pps), "13.66812 Mpps");
+        assert_eq!(converted("1.1 MB/s", Unit::KilobytesPerSecond), "1100 kB/s");
+        assert_eq!(converted("2500 us", Unit::Nanoseconds), "2.5 ms");
+        let rate = Unit::MebibytesPerSecond;
+        assert_eq!(converted("12345 MiB/s", rate), "12345 MiB/s");
+        assert_eq!(converted("20480 MiB/s", rate), "20 GiB/s");
+        assert_eq!(converted("97.3125 %", Unit::Ratio), "0.973125");
     }
 
     #[test]

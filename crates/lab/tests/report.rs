@@ -478,6 +478,45 @@ fn every_report_states_the_error_rate_of_the_whole_run_once() {
 }
 
 #[test]
+fn every_report_says_which_verdicts_assume_independent_rounds() {
+    let mut run = fixture::run();
+    let sentence =
+        "For the 2 claims and targets on a figure alone, without a ratio to another cell \
+                    of the same round, this assumes independent rounds: false verdicts are more \
+                    frequent where a disturbance lasts for several.";
+    for (ids, times) in [(vec![], 0), (vec!["a/b/c".into(), "a/b/d".into()], 1)] {
+        run.assuming_independent_rounds = ids;
+        for report in [
+            report::text::claims(&run, 400, false),
+            report::html(&run),
+            report::markdown(&run),
+        ] {
+            assert_eq!(report.matches(sentence).count(), times, "{report}");
+        }
+    }
+    let json: serde_json::Value = serde_json::to_value(&run).unwrap();
+    assert_eq!(json["assuming_independent_rounds"][1], "a/b/d");
+}
+
+#[test]
+fn every_report_has_published_figures_with_all_their_digits() {
+    let mut run = fixture::run();
+    let experiment = &mut run.experiments[0];
+    experiment.claims[0].published = Some(1.0005);
+    experiment.published[0].value = 1727.5625;
+    for report in [
+        report::text::claims(&run, 160, false) + &report::text::cells(&run.experiments[0], 160),
+        report::html(&run),
+        report::markdown(&run),
+    ] {
+        assert!(report.contains("1.0005"), "{report}");
+        assert!(report.contains("Published 1727.5625"), "{report}");
+    }
+    let html = report::html(&run);
+    assert!(html.contains("published 1727.5625 MiB/s"), "{html}");
+}
+
+#[test]
 fn an_interval_without_an_end_is_unbounded() {
     let mut run = fixture::run();
     assert!(report::text::claims(&run, 100, false).contains("0.988 [0.962, ∞)"));

@@ -162,7 +162,7 @@ fn describe(experiment: &Experiment, text: &mut String) {
         let unit = experiment.metric(&published.metric).map(|m| m.unit);
         let value = unit.map_or_else(
             || published.value.to_string(),
-            |unit| unit.show(published.value),
+            |unit| unit.show_exact(published.value),
         );
         let _ = writeln!(text, "  printed  {} at {}", value, published.at);
         let next = experiment.published.get(place + 1);

@@ -266,12 +266,11 @@ impl Watch {
 
 fn row(claim: &ClaimResult, open: bool) -> Row {
     let figure = match (claim.measured, claim.ci95) {
-        (Some(value), Some([low, high])) => format!(
-            "{} [{}, {}]",
-            claim.unit.show(value),
-            significant(low),
-            significant(high)
-        ),
+        (Some(value), Some(ends)) => {
+            let per = claim.unit.short(&[value]).per;
+            let [low, high] = ends.map(|end| significant(end / per));
+            format!("{} [{low}, {high}]", claim.unit.show(value))
+        }
         (Some(value), None) => claim.unit.show(value),
         (None, _) => String::new(),
     };
@@ -426,6 +425,19 @@ mod tests {
             assert!(seen.insert(start), "{verdict} has the colour of another");
         }
         assert!(!coloured(Verdict::Inconclusive, true).contains('\x1b'));
+    }
+
+    #[test]
+    fn a_figure_and_its_interval_have_one_unit() {
+        let claim = serde_json::json!({
+            "id": "a/b/c", "text": "", "source": "", "criterion": "", "metric": "rate",
+            "threshold": { "at_least": 1.0, "at_most": null }, "unit": "MB/s", "published": null,
+            "measured": 0.09076, "ci95": [0.08963, 0.09197], "p": null, "p_holm": null, "n": 12,
+            "failures": [], "decided_after": null, "open": true, "verdict": "inconclusive",
+            "reason": null,
+        });
+        let claim: ClaimResult = serde_json::from_value(claim).unwrap();
+        assert_eq!(row(&claim, true).figure, "90.76 kB/s [89.63, 91.97]");
     }
 
     #[test]

@@ -58,6 +58,7 @@ pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
         warnings: plan.warnings.clone(),
         error_rate: Family::error_rate(&judged.families),
         families: judged.families,
+        assuming_independent_rounds: judged.assuming_independent_rounds,
         experiments: judged.experiments,
     }
 }

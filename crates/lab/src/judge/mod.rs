@@ -45,6 +45,8 @@ pub struct Judged {
     pub experiments: Vec<ExperimentResult>,
     /// The families that were corrected together, by suite.
     pub families: Vec<Family>,
+    /// The ids of the claims and targets that were tested on a figure alone.
+    pub assuming_independent_rounds: Vec<String>,
 }
 
 /// Judges the `records` of one run against its `experiments`, whose order the results keep.
@@ -57,6 +59,7 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
     let sorted = trials::sort(experiments, records);
     let mut results = Vec::new();
     let mut families: BTreeMap<(&str, Standing), Members> = BTreeMap::new();
+    let mut alone = Vec::new();
     for (place, (experiment, trials)) in experiments.iter().zip(&sorted).enumerate() {
         let mut claims = Vec::new();
         for claim in &experiment.claims {
@@ -65,6 +68,9 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
             let members = family.or_default();
             match examine(experiment, claim, trials, &mut result) {
                 Examined::Test(test) => {
+                    if matches!(claim.kind, ClaimKind::Value { .. }) {
+                        alone.push(result.id.clone());
+                    }
                     members.size += 1;
                     members.tests.push((place, claims.len(), test));
                 }
@@ -112,6 +118,7 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
     Judged {
         families: families.collect(),
         experiments: results,
+        assuming_independent_rounds: alone,
     }
 }
 

@@ -4,23 +4,23 @@ use super::trials::name;
 use crate::experiment::{Bound, Claim, ClaimKind, Metric};
 use crate::result::Failures;
 pub(super) use crate::text::count;
-use crate::unit::{significant, Better, Unit};
+use crate::unit::{exact, significant, Better, Unit};
 use crate::value::Point;
 
 /// Returns the criterion of a claim, in words: `at least 0.97`.
 pub fn criterion(claim: &Claim, metric: Option<&Metric>) -> String {
     match &claim.kind {
-        ClaimKind::Ratio { bound, .. } => limits(*bound, &significant),
+        ClaimKind::Ratio { bound, .. } => limits(*bound, &exact),
         ClaimKind::Flat { over, at_most, .. } => format!(
             "largest over smallest along {over} at most {}",
-            significant(*at_most)
+            exact(*at_most)
         ),
         ClaimKind::Scales {
             over, up_to, bound, ..
         } => {
-            let mut words = format!("slope along {over} {}", limits(*bound, &significant));
+            let mut words = format!("slope along {over} {}", limits(*bound, &exact));
             if let Some(up_to) = up_to {
-                words += &format!(", up to {}", significant(*up_to));
+                words += &format!(", up to {}", exact(*up_to));
             }
             words
         }
@@ -32,13 +32,13 @@ pub fn criterion(claim: &Claim, metric: Option<&Metric>) -> String {
             };
             let mut words = names.join(sign);
             if *margin > 1.0 {
-                words += &format!(", each by a factor of {}", significant(*margin));
+                words += &format!(", each by a factor of {}", exact(*margin));
             }
             words
         }
         ClaimKind::Value { bound, .. } => {
             let unit = metric.map_or(Unit::Ratio, |metric| metric.unit);
-            limits(*bound, &|value| unit.show(value))
+            limits(*bound, &|value| unit.show_exact(value))
         }
         ClaimKind::Zero {
             counter, out_of, ..
@@ -103,6 +103,35 @@ pub(super) fn work(amount: f64, counter: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Standing;
+    use crate::value::Selector;
+
+    #[test]
+    fn a_criterion_has_its_thresholds_as_they_were_written() {
+        let of = Selector::default();
+        let claim = |low, high| Claim {
+            id: "c".into(),
+            standing: Standing::Claim,
+            text: "It holds".into(),
+            source: None,
+            metric: "time".into(),
+            kind: ClaimKind::Value {
+                of: of.clone(),
+                bound: Bound {
+                    at_least: Some(low),
+                    at_most: Some(high),
+                },
+            },
+            published: None,
+        };
+        for (low, high, expected) in [
+            (0.9998, 1.0002, "between 0.9998 and 1.0002"),
+            (922.5, 1127.5, "between 922.5 and 1127.5"),
+            (99_995.0, 100_005.0, "between 99995 and 100005"),
+        ] {
+            assert_eq!(criterion(&claim(low, high), None), expected);
+        }
+    }
 
     #[test]
     fn work_in_bytes_has_a_unit_and_other_work_its_counters_name() {

@@ -30,6 +30,7 @@ pub fn markdown(result: &RunResult) -> String {
     }
     out.push('\n');
     summaries.extend(table::error_rate(result));
+    summaries.extend(table::independence(result));
     for line in summaries.iter().chain(&result.warnings) {
         let _ = writeln!(out, "- {}", plain(line));
     }

@@ -65,6 +65,7 @@ pub(super) fn page(run: &RunResult) -> String {
                         }
                         @if standings.is_empty() { p.empty { "No claim was judged in this run." } }
                         @if let Some(rate) = table::error_rate(run) { p.reading { (rate) } }
+                        @if let Some(words) = table::independence(run) { p.reading { (words) } }
                     }
                     @for &standing in &standings {
                         section {

@@ -8,7 +8,7 @@ use crate::result::{
     p_in_words, ClaimResult, Evidence, ExperimentResult, Failures, RunResult, Verdict,
 };
 use crate::text::{count, json_for_terminals};
-use crate::unit::{significant, Better};
+use crate::unit::{exact, significant, Better};
 use crate::value::Point;
 
 /// A table; all of its text is from outside until a renderer has escaped it.
@@ -289,6 +289,7 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
     let medians: Vec<f64> = cells.iter().filter_map(|cell| cell.median).collect();
     let short = first.unit.short(&medians);
     let shown = |value: f64| significant(value / short.per);
+    let printed = |value: f64| exact(value / short.per);
     let works = cells.iter().any(|cell| cell.work_per_operation.is_some());
     let title = format!("{metric} in {}, {}", short.unit, direction(first.better));
     let mut columns: Vec<(&str, Kind)> = vec![
@@ -309,7 +310,7 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
         [] => DASH.to_owned(),
         values => values
             .iter()
-            .map(|p| shown(p.value))
+            .map(|p| printed(p.value))
             .collect::<Vec<_>>()
             .join(", "),
     };
@@ -366,7 +367,7 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
             });
         }
     }
-    table.below = sources(&all_published, shown);
+    table.below = sources(&all_published, printed);
     table
 }
 
@@ -486,6 +487,19 @@ pub(super) fn error_rate(run: &RunResult) -> Option<String> {
     Some(format!(
         "The chance of any false verdict of one direction in this run is at most {rate} % \
          ({families} of claims or targets)."
+    ))
+}
+
+/// Returns a sentence on what [`error_rate`] assumes; `None` if it assumes nothing of the rounds.
+pub(super) fn independence(run: &RunResult) -> Option<String> {
+    let alone = match run.assuming_independent_rounds.len() {
+        0 => return None,
+        1 => "the claim or target".to_owned(),
+        n => format!("the {n} claims and targets"),
+    };
+    Some(format!(
+        "For {alone} on a figure alone, without a ratio to another cell of the same round, this assumes \
+         independent rounds: false verdicts are more frequent where a disturbance lasts for several."
     ))
 }
 

@@ -40,8 +40,9 @@ pub fn claims(result: &RunResult, width: usize, colour: bool) -> String {
     if !failed.rows.is_empty() {
         out.table(&failed);
     }
-    if let Some(rate) = table::error_rate(result) {
-        out.line("", "2", &rate);
+    let rates = [table::error_rate(result), table::independence(result)];
+    for words in rates.iter().flatten() {
+        out.line("", "2", words);
     }
     if !result.complete {
         out.line(

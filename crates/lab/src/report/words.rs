@@ -91,7 +91,7 @@ pub(super) fn figure(experiment: &ExperimentResult, claim: &ClaimResult) -> (Str
 pub(super) fn published(claim: &ClaimResult) -> String {
     claim
         .published
-        .map_or(DASH.to_owned(), |value| claim.unit.show(value))
+        .map_or(DASH.to_owned(), |value| claim.unit.show_exact(value))
 }
 
 /// Text that programs read back from an attribute, in which no character is replaced.

@@ -24,6 +24,7 @@ pub(crate) fn run() -> RunResult {
     ];
     RunResult {
         error_rate: Family::error_rate(&families),
+        assuming_independent_rounds: vec![],
         families,
         schema: SCHEMA,
         run: "2026-11-21-quiet-otter".into(),

@@ -74,6 +74,11 @@ fn the_embedded_experiments_are_listed_shown_and_diagnosed() {
     // What was published names its machine, once for all values that have the same.
     let shown = text(&output(folder.path(), &["show", "vita/software"]).stdout);
     assert_eq!(shown.matches("AMD Ryzen 5 1600").count(), 1, "{shown}");
+    // Published figures and thresholds have the digits of the file.
+    let shown = text(&output(folder.path(), &["show", "vita/find-limit"]).stdout);
+    assert!(shown.contains("  printed  1.0005 at "), "{shown}");
+    let shown = text(&output(folder.path(), &["show", "rdrand/secure"]).stdout);
+    assert!(shown.contains(": between 922.5 and 1127.5\n"), "{shown}");
     let doctor: Value =
         serde_json::from_slice(&output(folder.path(), &["doctor", "--json"]).stdout).unwrap();
     assert_eq!(

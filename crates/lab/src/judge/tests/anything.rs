@@ -156,6 +156,7 @@ proptest! {
             machine: Machine::default(),
             families: vec![],
             error_rate: 0.0,
+            assuming_independent_rounds: vec![],
             warnings: vec![],
             experiments: vec![judged],
         };

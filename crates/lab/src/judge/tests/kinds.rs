@@ -197,6 +197,25 @@ fn an_order_holds_in_the_metrics_own_direction() {
 }
 
 #[test]
+fn a_tested_value_is_among_the_claims_that_assume_independent_rounds() {
+    let value = ClaimKind::Value {
+        of: selector(&[("way", 0)]),
+        bound: AT_LEAST_1,
+    };
+    let pair = ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1);
+    let mut one = experiment(vec![axis("way", &[0, 1])], vec![pair, value]);
+    let assuming = |one: &Experiment, rounds| {
+        let records = records(one, rounds, |_, round| done(2.0 * wobble(round), 10));
+        let experiments = std::slice::from_ref(one);
+        judge(experiments, &records, &Judging::default()).assuming_independent_rounds
+    };
+    assert_eq!(assuming(&one, 16), ["suite/one/c1"]);
+    assert!(assuming(&one, 0).is_empty());
+    one.exact = true;
+    assert!(assuming(&one, 16).is_empty());
+}
+
+#[test]
 fn a_value_is_judged_in_the_metrics_unit_and_may_be_zero_or_negative() {
     let value = |low: f64| ClaimKind::Value {
         of: selector(&[("way", 0)]),

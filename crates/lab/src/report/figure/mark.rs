@@ -145,7 +145,7 @@ pub(crate) fn measured(
     }
 }
 
-/// The cell with its figure, interval and rounds in words.
+/// The cell with its figure, its interval in the same unit, and its rounds in words.
 pub(super) fn tooltip(cell: &CellResult, median: f64) -> String {
     let mut text = format!(
         "{}: {}",
@@ -153,7 +153,8 @@ pub(super) fn tooltip(cell: &CellResult, median: f64) -> String {
         cell.unit.show(median)
     );
     if let Some(ci95) = cell.ci95 {
-        text += &format!(", 95 % interval {}", interval(ci95, 1.0));
+        let per = cell.unit.short(&[median]).per;
+        text += &format!(", 95 % interval {}", interval(ci95, per));
     }
     text += &format!(", n = {}", cell.n);
     if cell.failed > 0 {
@@ -185,7 +186,7 @@ pub(super) fn printed_words(published: &Published, unit: Unit) -> String {
     let mut words = format!(
         "{}: published {}",
         clip(&published.at.to_string(), 300),
-        unit.show(published.value)
+        unit.show_exact(published.value)
     );
     if let Some(source) = &published.source {
         words += &format!(" ({})", clip(source, 200));
@@ -221,6 +222,29 @@ pub(crate) fn dots(way: Way, look: Look, dots: &[(f64, f64)], aside: f64) -> Mar
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unit::Better;
+    use crate::value::Point;
+
+    #[test]
+    fn a_tooltip_has_the_figure_and_its_interval_in_one_unit() {
+        let cell = CellResult {
+            at: Point::default(),
+            metric: "rate".into(),
+            unit: Unit::MegabytesPerSecond,
+            better: Better::Higher,
+            n: 12,
+            median: Some(0.09076),
+            ci95: Some([0.08963, 0.09197]),
+            samples: vec![],
+            work_per_operation: None,
+            failed: 0,
+            reason: None,
+            notes: vec![],
+        };
+        let words = "90.76 kB/s, 95 % interval [89.63, 91.97], n = 12";
+        let tooltip = tooltip(&cell, 0.09076);
+        assert!(tooltip.ends_with(words), "{tooltip}");
+    }
 
     #[test]
     fn no_two_of_36_series_look_alike() {
