@@ -298,7 +298,7 @@ pub struct Lost {
     pub at: Point,
     /// True if it has trials.
     pub is_tried: bool,
-    /// What it lacks now.
+    /// The reason why it cannot run now.
     pub missing: Missing,
 }
 

@@ -120,8 +120,8 @@ impl Unit {
         }
     }
 
-    /// Returns the value as a file has it, with all its digits ([`exact`]): in the unit of its family
-    /// that keeps the number short, or in this one if it has fewer digits there.
+    /// Returns the value as a file has it, with all its digits ([`exact`]): in the unit of its
+    /// family that keeps the number short, or in this one if it has fewer digits there.
     pub fn show_exact(self, value: f64) -> String {
         let short = self.short(&[value]);
         let (own, other) = (exact(value), exact(value / short.per));
@@ -233,8 +233,8 @@ pub fn significant(value: f64) -> String {
     format!("{text}{letter}")
 }
 
-/// A number that somebody wrote, with all its digits: a threshold, or a published figure. At most
-/// 15 of them, which are the same after a conversion between units.
+/// Returns a number of a file with all its digits: a threshold, or a published figure. At most 15
+/// of them, which are the same after a conversion between units.
 pub fn exact(value: f64) -> String {
     let value: f64 = format!("{value:.14e}").parse().unwrap_or(value);
     match value.abs() {

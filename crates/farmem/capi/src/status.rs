@@ -157,7 +157,8 @@ impl From<Error> for Fault {
     }
 }
 
-/// Returns the number of an error of the transport: the system's own, or the one that says the same.
+/// Returns the number of an error of the transport: the system's own, or the one that says the
+/// same.
 fn number_of(error: &io::Error) -> c_int {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let system = match inner {

@@ -83,8 +83,8 @@ pub(crate) struct Args {
     /// Encrypt: the file with the node's secret, from which each session gets its capability
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
-    /// Seconds to wait for the first answer of a node, which may just have been started (over frames
-    /// of an interface, none)
+    /// Seconds to wait for the first answer of a node, which may just have been started (none over
+    /// frames of an interface)
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     connect_timeout: f64,
     /// The format of the result
