@@ -298,7 +298,7 @@ pub struct Lost {
     pub at: Point,
     /// True if it has trials.
     pub is_tried: bool,
-    /// The reason why it cannot run now.
+    /// The thing that it lacks now.
     pub missing: Missing,
 }
 

@@ -233,7 +233,7 @@ pub fn significant(value: f64) -> String {
     format!("{text}{letter}")
 }
 
-/// Returns a number of a file with all its digits: a threshold, or a published figure. At most 15
+/// A number that a file states, with all its digits: a threshold, or a published figure. At most 15
 /// of them, which are the same after a conversion between units.
 pub fn exact(value: f64) -> String {
     let value: f64 = format!("{value:.14e}").parse().unwrap_or(value);
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_wrote_keeps_all_its_digits_and_gets_no_others() {
+    fn what_a_file_states_keeps_all_its_digits_and_gets_no_others() {
         for (value, text) in [
             (0.0, "0"),
             (1.0005, "1.0005"),
