@@ -322,8 +322,10 @@ fn shown(arguments: &cli::Compare, result: &RunResult, comparisons: &[Comparison
                 continue;
             };
             let figure = cell.median.map_or("–".into(), |m| cell.unit.show(m));
+            // In the unit of the figure.
+            let per = cell.median.map_or(1.0, |m| cell.unit.short(&[m]).per);
             let interval = cell.ci95.map_or(String::new(), |[low, high]| {
-                format!(" [{}, {}]", significant(low), significant(high))
+                format!(" [{}, {}]", significant(low / per), significant(high / per))
             });
             let failed = match cell.failed {
                 0 => String::new(),
