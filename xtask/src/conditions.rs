@@ -47,6 +47,12 @@ const CONDITIONS: &[Condition] = &[
     // Not 19: beside a busy loop that leaves 1.5 % of a processor, and limits of time would fail.
     condition("nice", r#"exec nice -n 5 "$@""#),
     condition("input-closed", r#"exec "$@" <&-"#),
+    // The first of those that this process may use.
+    condition(
+        "one-processor",
+        r#"allowed=$(taskset -cp $$); allowed=${allowed##*: }
+            exec taskset -c "${allowed%%[-,]*}" "$@""#,
+    ),
     // The sources and what was built of them may be below /tmp: they keep a mount of their own.
     Condition {
         name: "tmp-read-only",
@@ -83,6 +89,7 @@ const TOGETHER: &[&[&str]] = &[
         "umask-000",
         "locale-c",
         "terminal-dumb",
+        "one-processor",
         "tmp-noexec",
         "network-none",
     ],
