@@ -639,7 +639,7 @@ mod tests {
                 Operation::Write { address, data, .. } => {
                     let known = self.memory.entry((space, address)).or_default();
                     self.writes += 1;
-                    if self.writes % 4 == 0 && !known.is_empty() {
+                    if self.writes.is_multiple_of(4) && !known.is_empty() {
                         Err(Failure::OutcomeUnknown)
                     } else {
                         *known = data.to_vec();
