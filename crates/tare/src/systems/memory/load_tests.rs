@@ -1,0 +1,102 @@
+use std::collections::VecDeque;
+use std::io;
+
+use tare_farmem::protocol::SubmitError;
+
+use super::*;
+
+/// A node that has every fourth write of a place's later bytes neither happen nor answered.
+#[derive(Default)]
+struct Lossy {
+    memory: HashMap<(SpaceId, u64), Vec<u8>>,
+    writes: u64,
+    completions: VecDeque<Completion>,
+    next: u64,
+}
+
+impl Channel for Lossy {
+    fn submit(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'_>,
+    ) -> Result<OperationId, SubmitError> {
+        let mut read = Vec::new();
+        let outcome = match *operation {
+            Operation::Write { address, data, .. } => {
+                let known = self.memory.entry((space, address)).or_default();
+                self.writes += 1;
+                if self.writes.is_multiple_of(4) && !known.is_empty() {
+                    Err(Failure::OutcomeUnknown)
+                } else {
+                    *known = data.to_vec();
+                    Ok(Value::None)
+                }
+            }
+            Operation::Read { address, .. } => {
+                read.clone_from(&self.memory[&(space, address)]);
+                Ok(Value::Bytes(read.len() as u32))
+            }
+            _ => Ok(Value::None),
+        };
+        self.next += 1;
+        let id = OperationId(self.next);
+        self.completions.push_back(Completion {
+            id,
+            space,
+            outcome,
+            data: read,
+        });
+        Ok(id)
+    }
+
+    fn submit_write(
+        &mut self,
+        space: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        let operation = Operation::Write {
+            address: write.address,
+            data: &write.data,
+            guard: None,
+        };
+        self.submit(space, &operation)
+            .map_err(|error| (error, write))
+    }
+
+    fn progress(&mut self, _: Duration) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    fn recycle(&mut self, _: Vec<u8>) {}
+
+    fn outstanding(&self) -> usize {
+        self.completions.len()
+    }
+}
+
+#[test]
+fn a_write_without_an_answer_has_failed_and_its_bytes_are_not_called_wrong() {
+    for outstanding in [1, 8] {
+        let mut node = Lossy::default();
+        let layout = Layout {
+            first_space: 1,
+            spaces: 2,
+            pages: 16,
+            base: 0,
+            size: 64,
+            direction: Direction::Write,
+            regions: 0,
+        };
+        let mut load = Load::prepare(&mut node, layout).unwrap();
+        for _ in 0..8 {
+            load.group(32, outstanding).unwrap();
+        }
+        let proof = load.proof();
+        assert_eq!((proof.operations, proof.failed, proof.wrong), (256, 64, 0));
+        assert!(proof.verified > 0);
+    }
+}
