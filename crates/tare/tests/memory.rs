@@ -591,9 +591,11 @@ fn a_measurement_that_is_interrupted_leaves_no_space_behind() {
 #[test]
 fn a_measurement_waits_for_a_node_that_is_starting() {
     let folder = TempDir::new().unwrap();
-    let unused = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let listen = unused.local_addr().unwrap().to_string();
-    drop(unused);
+    // Below the ports that the kernel gives to the sockets of other tests meanwhile.
+    let first = std::process::id() as u16 % 1000;
+    let mut ports = (0..1000).map(|n| 20_000 + (first + n) % 1000);
+    let unused = ports.find(|port| UdpSocket::bind(("127.0.0.1", *port)).is_ok());
+    let listen = format!("127.0.0.1:{}", unused.expect("a free port"));
     let shm = folder.path().join("node.shm");
     let shm = shm.to_str().unwrap();
     let urls = [format!("udp://{listen}"), format!("shm:{shm}")];
