@@ -43,7 +43,8 @@ fn end(agent: &UnixStream) {
         if frame.kind == Kind::Run {
             let (mut before, mut now) = (0, 0);
             while now == 0 || now != before {
-                thread::sleep(LOOK * 10);
+                // Longer than a busy machine keeps the sender from its processor.
+                thread::sleep(Duration::from_millis(500));
                 before = now;
                 now = rustix::io::ioctl_fionread(agent).unwrap();
             }
