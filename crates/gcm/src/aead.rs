@@ -1,12 +1,16 @@
-//! The traits of the `aead` crate (0.5), for programs that are generic over ciphers.
+//! The traits of the `aead` crate (0.6), for programs that are generic over ciphers.
 //!
-//! They work in place on private memory and take nonce and tag as arrays: for shared memory use
-//! [`Key`], and for short packets its batches. The caller never seals twice with one nonce.
+//! They work on private memory and take nonce and tag as arrays: for shared memory use [`Key`], and
+//! for short packets its batches. The caller never seals twice with one nonce.
+//!
+//! Work is done in the output buffer. From one buffer to another the input is copied there first:
+//! [`Key::seal`] and [`Key::open`] need no copy.
 
 use crate::{Key, Nonce, Tag};
-use ::aead::consts::{U0, U12, U16, U32};
-use ::aead::generic_array::GenericArray;
-use ::aead::{AeadCore, AeadInPlace, Error, KeyInit, KeySizeUser};
+use ::aead::array::Array;
+use ::aead::consts::{U12, U16, U32};
+use ::aead::inout::InOutBuf;
+use ::aead::{AeadCore, AeadInOut, Error, KeyInit, KeySizeUser, TagPosition};
 
 macro_rules! cipher {
     ($name:ident, $bytes:ident, $what:literal) => {
@@ -26,7 +30,7 @@ macro_rules! cipher {
         }
 
         impl KeyInit for $name {
-            fn new(key: &GenericArray<u8, $bytes>) -> Self {
+            fn new(key: &Array<u8, $bytes>) -> Self {
                 match Key::new(key) {
                     Ok(key) => Self(key),
                     Err(error) => unreachable!("the type has the length: {error}"),
@@ -37,31 +41,33 @@ macro_rules! cipher {
         impl AeadCore for $name {
             type NonceSize = U12;
             type TagSize = U16;
-            type CiphertextOverhead = U0;
+            const TAG_POSITION: TagPosition = TagPosition::Postfix;
         }
 
-        impl AeadInPlace for $name {
-            fn encrypt_in_place_detached(
+        impl AeadInOut for $name {
+            fn encrypt_inout_detached(
                 &self,
-                nonce: &GenericArray<u8, U12>,
+                nonce: &Array<u8, U12>,
                 aad: &[u8],
-                data: &mut [u8],
-            ) -> Result<GenericArray<u8, U16>, Error> {
-                let nonce = Nonce::from(<[u8; 12]>::from(*nonce));
+                data: InOutBuf<'_, '_, u8>,
+            ) -> Result<Array<u8, U16>, Error> {
+                let nonce = Nonce::from(nonce.0);
+                let data = data.into_out_with_copied_in();
                 let tag = self.0.seal_in_place(nonce, aad, data);
                 tag.map(|tag| (*tag.as_bytes()).into()).map_err(|_| Error)
             }
 
-            /// A message that is refused leaves `data` wiped, not as it was.
-            fn decrypt_in_place_detached(
+            /// A message that is refused leaves the output wiped, not as it was.
+            fn decrypt_inout_detached(
                 &self,
-                nonce: &GenericArray<u8, U12>,
+                nonce: &Array<u8, U12>,
                 aad: &[u8],
-                data: &mut [u8],
-                tag: &GenericArray<u8, U16>,
+                data: InOutBuf<'_, '_, u8>,
+                tag: &Array<u8, U16>,
             ) -> Result<(), Error> {
-                let nonce = Nonce::from(<[u8; 12]>::from(*nonce));
-                let tag = Tag::from(<[u8; 16]>::from(*tag));
+                let nonce = Nonce::from(nonce.0);
+                let tag = Tag::from(tag.0);
+                let data = data.into_out_with_copied_in();
                 let opened = self.0.open_in_place(&nonce, aad, data, &tag);
                 opened.map_err(|_| Error)
             }

@@ -1,5 +1,6 @@
 //! The promises of the calls apart from their arithmetic.
 
+use aead::inout::InOutBuf;
 use tare_gcm::{
     open_batch, seal_batch, Error, Key, Nonce, NonceScheme, OpenPacket, Path, SealPacket,
     SealingContext, SharedRead, SharedWrite, Tag,
@@ -249,30 +250,49 @@ fn a_key_shows_its_size_and_path_and_a_key_of_aes_192_is_refused_by_name() {
     assert!(refused.contains("AES-192"), "{refused}");
 }
 
-/// The traits of the `aead` crate give what a key gives.
-fn has_the_traits<C: aead::KeyInit + aead::AeadInPlace>(key: &[u8]) {
+/// The traits of the `aead` crate give what a key gives, in place and from one buffer to another.
+fn has_the_traits<C: aead::KeyInit + aead::AeadInOut>(key: &[u8]) {
     let cipher = C::new_from_slice(key).unwrap();
-    let nonce = aead::Nonce::<C>::clone_from_slice(&[3; 12]);
+    let nonce = aead::Nonce::<C>::try_from(&[3; 12][..]).unwrap();
     for len in [0, 1, 60, 300, 5000] {
         let plaintext: Vec<u8> = (0..len).map(|i| i as u8).collect();
         let mut data = plaintext.clone();
-        let tag = cipher
-            .encrypt_in_place_detached(&nonce, b"aad", &mut data)
-            .unwrap();
+        let buffer = InOutBuf::from(&mut data[..]);
+        let tag = cipher.encrypt_inout_detached(&nonce, b"aad", buffer);
+        let tag = tag.unwrap();
         let mut expected = plaintext.clone();
         let own = Key::new(key).unwrap();
         let own_tag = own
             .seal_in_place(Nonce::from([3; 12]), b"aad", &mut expected)
             .unwrap();
         assert_eq!((&data, &tag[..]), (&expected, &own_tag.as_bytes()[..]));
+
+        let mut apart = vec![9; len];
+        let buffer = InOutBuf::new(&plaintext, &mut apart).unwrap();
+        let again = cipher.encrypt_inout_detached(&nonce, b"aad", buffer);
+        assert_eq!((apart, again), (expected, Ok(tag.clone())));
+        let mut with_tag = plaintext.clone();
+        cipher
+            .encrypt_in_place(&nonce, b"aad", &mut with_tag)
+            .unwrap();
+        assert_eq!(with_tag, [&data[..], &tag[..]].concat());
+
+        let mut forged = vec![9; len];
+        let buffer = InOutBuf::new(&data, &mut forged).unwrap();
+        let wrong = cipher.decrypt_inout_detached(&nonce, b"bad", buffer, &tag);
+        assert_eq!((wrong, forged), (Err(aead::Error), vec![0; len]));
         let mut forged = data.clone();
-        let wrong = cipher.decrypt_in_place_detached(&nonce, b"bad", &mut forged, &tag);
+        let buffer = InOutBuf::from(&mut forged[..]);
+        let wrong = cipher.decrypt_inout_detached(&nonce, b"bad", buffer, &tag);
         assert!(wrong.is_err());
         assert_eq!(forged, vec![0; len], "plaintext of a forgery");
-        cipher
-            .decrypt_in_place_detached(&nonce, b"aad", &mut data, &tag)
-            .unwrap();
-        assert_eq!(data, plaintext);
+        let mut opened = vec![9; len];
+        let buffer = InOutBuf::new(&data, &mut opened).unwrap();
+        let right = cipher.decrypt_inout_detached(&nonce, b"aad", buffer, &tag);
+        assert_eq!((right, &opened), (Ok(()), &plaintext));
+        let buffer = InOutBuf::from(&mut data[..]);
+        let right = cipher.decrypt_inout_detached(&nonce, b"aad", buffer, &tag);
+        assert_eq!((right, &data), (Ok(()), &plaintext));
     }
     assert!(C::new_from_slice(&key[1..]).is_err());
 }

@@ -20,6 +20,7 @@ mod measure;
 mod page_end;
 mod references;
 mod report;
+mod setup;
 mod units;
 
 use measure::{interleave, Cell, Random};
@@ -30,7 +31,7 @@ use tare_gcm::{Key, Path};
 
 const LENS: [usize; 10] = [16, 60, 128, 256, 512, 576, 1440, 4096, 8192, 16384];
 
-const PARTS: [&str; 5] = ["single", "batch", "cold", "page-end", "bound"];
+const PARTS: [&str; 7] = ["single", "batch", "cold", "page-end", "key", "aad", "bound"];
 
 /// The arguments of the command line.
 pub struct Settings {
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
                 Some(part) if PARTS.contains(&part.as_str()) => {
                     settings.only = Some(part);
                 }
-                _ => return usage("--only wants single, batch, cold, page-end or bound"),
+                _ => return usage(&format!("--only wants one of {}", PARTS.join(", "))),
             },
             _ => return usage(&format!("unknown argument {arg}")),
         }
@@ -99,6 +100,12 @@ fn main() -> ExitCode {
     }
     if wants("page-end") {
         page_end::run(&settings, &mut report, &mut random);
+    }
+    if wants("key") {
+        setup::keys(&settings, &mut report, &mut random);
+    }
+    if wants("aad") {
+        setup::additional_data(&settings, &mut report, &mut random);
     }
     if wants("bound") {
         bounds(&settings, &mut report, &mut random);

@@ -27,7 +27,7 @@ impl Report {
         }
     }
 
-    /// One experiment: the times of its cells, for `bytes` each, and its comparisons.
+    /// One experiment: the times of its cells, for `bytes` each (none if 0), and its comparisons.
     pub fn section(
         &mut self,
         what: &str,
@@ -47,7 +47,11 @@ impl Report {
             if self.json {
                 println!("{{\"experiment\":\"{what}\",\"cell\":\"{name}\",\"metric\":\"time\",\"unit\":\"ns\",\"better\":\"lower\",\"n\":{},\"median\":{ns:.2}}}", samples.ns[0].len());
             } else {
-                println!("  {name:width$} {ns:9.1} ns  {:7.2} GB/s", bytes / ns);
+                let rate = match bytes {
+                    0.0 => String::new(),
+                    bytes => format!("  {:7.2} GB/s", bytes / ns),
+                };
+                println!("  {name:width$} {ns:9.1} ns{rate}");
             }
         }
         for target in targets {
