@@ -50,11 +50,18 @@ pub enum Subject {
     Cipher,
     /// They are only made, compared and counted: the benchmark's own share.
     Tester,
+    /// Everything, by whole gateways: [`Bench::through`]. There is one worker.
+    Worker,
 }
 
 impl Subject {
     /// All of them.
-    pub const ALL: [Subject; 3] = [Subject::Gateway, Subject::Cipher, Subject::Tester];
+    pub const ALL: [Subject; 4] = [
+        Subject::Gateway,
+        Subject::Cipher,
+        Subject::Tester,
+        Subject::Worker,
+    ];
 
     /// Returns its name in parameters and arguments.
     pub fn name(self) -> &'static str {
@@ -62,6 +69,7 @@ impl Subject {
             Subject::Gateway => "gateway",
             Subject::Cipher => "cipher",
             Subject::Tester => "tester",
+            Subject::Worker => "worker",
         }
     }
 
@@ -89,6 +97,7 @@ const MAC: ethernet::Mac = [2, 0, 0, 0, 0, 0];
 
 /// The tables of both gateways, which all workers share.
 pub struct Bench {
+    setup: Setup,
     near: Arc<BoundTables>,
     far: Arc<BoundTables>,
     /// A packet of each size of the mix.
@@ -168,6 +177,7 @@ impl Bench {
         let template = |&size: &u16| Template::new(&template(usize::from(size)));
         let flow = |n: usize| Flow::between((net(n) + 1) ^ MIRROR, net(n) + 1);
         Ok(Bench {
+            setup: setup.clone(),
             near: tables(&near_group, NEAR, to_far, near, vec![]),
             far: tables(&far_group, FAR, from_near, vec![], inbound),
             templates: setup.sizes.iter().map(template).collect(),
@@ -196,7 +206,7 @@ impl Bench {
     /// Returns a function that does the work `subject`, for the calling thread, after a warm-up.
     ///
     /// # Errors
-    /// As [`Bench::worker`] and [`Bench::cipher`].
+    /// As [`Bench::worker`], [`Bench::cipher`] and [`Bench::through`].
     pub fn step(&self, subject: Subject) -> Result<Step<'_>, String> {
         Ok(match subject {
             Subject::Gateway => {
@@ -211,6 +221,10 @@ impl Bench {
                 let mut worker = self.worker()?;
                 Box::new(move |packets| Ok(worker.run_tester(packets)))
             }
+            Subject::Worker => {
+                let mut through = self.through()?;
+                Box::new(move |packets| through.run(packets))
+            }
         })
     }
 
@@ -223,12 +237,12 @@ impl Bench {
     }
 
     /// Two whole gateways with ports in memory, for the calling thread, after a warm-up in which
-    /// every route is used. `setup` is the one of this benchmark.
+    /// every route is used.
     ///
     /// # Errors
     /// The gateways cannot be started, or do not agree on keys.
-    pub fn through(&self, setup: &Setup) -> Result<Through<'_>, String> {
-        Through::new(self, setup)
+    pub fn through(&self) -> Result<Through<'_>, String> {
+        Through::new(self)
     }
 
     /// Packets after which every route has been used.
@@ -634,7 +648,7 @@ mod tests {
                 workers: 1,
             };
             let bench = Bench::new(&setup).unwrap();
-            let mut through = bench.through(&setup).unwrap();
+            let mut through = bench.through().unwrap();
             for packets in [1, 47, 40_000] {
                 assert_eq!(through.run(packets).unwrap().packets, packets);
             }

@@ -79,7 +79,8 @@ impl Host {
 impl<'a> Through<'a> {
     /// Starts both gateways and lets them find their next hops and negotiate the keys of all
     /// routes. That takes simulated time, and of real time what the computations take.
-    pub(super) fn new(bench: &'a Bench, setup: &Setup) -> Result<Through<'a>, String> {
+    pub(super) fn new(bench: &'a Bench) -> Result<Through<'a>, String> {
+        let setup = &bench.setup;
         let pool = bench.pool()?;
         let start = Instant::now();
         let mut keys = Vec::new();

@@ -78,7 +78,7 @@ fn bar(packets: u64) -> ProgressBar {
 
 fn part(text: &str) -> Result<Subject, String> {
     Subject::by_name(text)
-        .filter(|&subject| subject != Subject::Gateway)
+        .filter(|subject| matches!(subject, Subject::Cipher | Subject::Tester))
         .ok_or_else(|| "expected cipher or tester".into())
 }
 
@@ -111,7 +111,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let counter = bar(total * args.packets);
     let outcome = match &args.through {
         None => run_workers(&bench, args, workers, &counter).map(|outcome| (outcome, None)),
-        Some(_) => run_both(&bench, &setup, args, &counter),
+        Some(_) => run_both(&bench, args, &counter),
     };
     counter.finish_and_clear();
     let (outcome, through) = outcome?;
@@ -230,13 +230,12 @@ fn run_workers(
 /// this thread: the difference is to be that of their work, whatever else the machine does.
 fn run_both(
     bench: &Bench,
-    setup: &Setup,
     args: &Args,
     counter: &ProgressBar,
 ) -> anyhow::Result<(Outcome, Option<Outcome>)> {
     args.cpus.first().map_or(Ok(()), |&cpu| bind(cpu))?;
     let mut alone = bench.worker().map_err(|e| anyhow!(e))?;
-    let mut through = bench.through(setup).map_err(|e| anyhow!(e))?;
+    let mut through = bench.through().map_err(|e| anyhow!(e))?;
     let mut outcomes = [Outcome::default(); 2];
     let mut left = args.packets;
     while left > 0 {
@@ -280,7 +279,7 @@ impl Report<'_> {
     fn text(&self) -> String {
         let o = &self.outcome.done;
         let what = match self.args.subject() {
-            Subject::Gateway => "Processed",
+            Subject::Gateway | Subject::Worker => "Processed",
             Subject::Cipher => "Sealed and opened",
             Subject::Tester => "Made and compared",
         };

@@ -86,8 +86,9 @@ choices! {
 parameters! {
     /// The parameters of the driver `gateway`.
     pub(crate) struct GatewayParameters {
-        /// both gateways; only the sealing and opening of the same packets; or only making and
-        /// comparing them
+        /// the data planes of both gateways; only the sealing and opening of the same packets;
+        /// only making and comparing them; or whole gateways, each with a worker's loop, its
+        /// clock, ports in memory and keys that were negotiated
         subject: Timing = "gateway",
         /// bytes of a packet with its Ethernet header, or IMIX
         size: Size = "60",
@@ -140,6 +141,13 @@ impl Workload for Gateway {
 
     fn check(parameters: &GatewayParameters, machine: &Machine) -> Result<(), Missing> {
         let workers = parameters.workers;
+        let Timing(subject) = parameters.subject;
+        if subject == Subject::Worker && workers > 1 {
+            return Err(Missing {
+                reason: format!("the subject \"worker\" has one worker, found {workers}"),
+                remedy: None,
+            });
+        }
         machine.need_cpus(workers, &format!("{workers} workers need"))
     }
 
