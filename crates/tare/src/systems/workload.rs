@@ -418,6 +418,27 @@ mod tests {
                 "parameter sessions: found 100, expected 1 for this system",
             ),
             (
+                "farmem",
+                &[("system", "raw".into()), ("size", "32 KiB".into())],
+                "parameter size: found \"32768 B\", expected below 32 KiB for raw",
+            ),
+            (
+                "farmem",
+                &[("threads", Value::Int(2)), ("transport", "shm".into())],
+                "parameter transport: found \"shm\", expected udp with threads",
+            ),
+            (
+                "farmem",
+                &[("misses", "on".into()), ("order", Value::Int(7))],
+                "parameter order: found 7, expected 8 or more with misses",
+            ),
+            (
+                "farmem",
+                &[("misses", "on".into()), ("sessions", Value::Int(2))],
+                "parameter misses: found \"on\", expected off unless one session of one thread has \
+                 one operation at a time",
+            ),
+            (
                 "cvmnet",
                 &[("switch_cycles", Value::Int(1400))],
                 "parameter switch_cycles: found 1400, expected 0 unless wait = \"interrupts\": who polls \
@@ -435,6 +456,32 @@ mod tests {
             let mistake = drivers.get(driver).unwrap().examine(&given.collect());
             assert_eq!(mistake.unwrap_err().to_string(), expected);
         }
+    }
+
+    #[test]
+    fn threads_of_remote_memory_need_a_processor_each_and_one_for_the_node() {
+        use systems::memory::driver::Farmem;
+        let check = |cpus, threads| {
+            let machine = Machine::Described {
+                cpus,
+                without: Vec::new(),
+            };
+            let given = Parameters::from([("threads".into(), Value::Int(threads))]);
+            On::<Farmem>::new(machine).check(&given)
+        };
+        for (cpus, threads) in [(1, 1), (3, 2), (5, 4)] {
+            assert_eq!(
+                check(cpus, threads),
+                Ok(()),
+                "{cpus} CPUs, {threads} threads"
+            );
+        }
+        let missing = check(2, 2).unwrap_err();
+        assert_eq!(
+            missing.reason,
+            "a node and 2 busy threads need 3 CPUs, this machine has 2"
+        );
+        assert!(check(4, 4).is_err());
     }
 
     #[test]

@@ -95,9 +95,14 @@ pub(super) struct Turns {
 
 impl Turns {
     pub(super) fn new(layout: &Layout) -> Turns {
+        Turns::among(layout, layout.places())
+    }
+
+    /// Turns of the first places of each session alone, a power of two of them at most.
+    pub(super) fn among(layout: &Layout, places: u64) -> Turns {
         Turns {
             sessions: layout.spaces,
-            places: layout.places(),
+            places: layout.places().min(places),
             session: 0,
             state: 0,
         }

@@ -171,7 +171,10 @@ impl<'a> Load<'a> {
                 let grant = Operation::Grant {
                     region,
                     to,
-                    permission: Permission::READ,
+                    permission: match layout.direction {
+                        Direction::Read => Permission::READ,
+                        Direction::Write => Permission::READ_WRITE,
+                    },
                 };
                 self.one(owner, &grant)?;
                 let at = Some(address);
@@ -195,6 +198,12 @@ impl<'a> Load<'a> {
     /// Returns the counts so far.
     pub(crate) fn proof(&self) -> Proof {
         self.proof
+    }
+
+    /// Lets the next operations be at the places of other turns; those so far go on when they are
+    /// swapped back.
+    pub(crate) fn swap_turns(&mut self, turns: &mut Turns) {
+        std::mem::swap(&mut self.turns, turns);
     }
 
     /// Submits operations, with a bound on those outstanding, until all have succeeded.

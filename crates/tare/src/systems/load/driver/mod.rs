@@ -19,7 +19,7 @@ use tare_load::Pace;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{mistake, Workload};
-pub(in crate::systems) use server::{Running, Served, Server};
+pub(in crate::systems) use server::{processor_time_of, Running, Served, Server};
 pub(in crate::systems) use service::{Identity, Service};
 pub(in crate::systems) use tool::{Generator, Report};
 

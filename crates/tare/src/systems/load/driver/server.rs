@@ -174,11 +174,19 @@ impl Running {
     /// # Errors
     /// It has ended.
     pub(in crate::systems) fn processor_time(&self) -> anyhow::Result<Duration> {
-        // Not that of `/proc/PID/stat`, which counts in ticks of 10 ms.
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id())?);
-        let clock = clock_getcpuclockid(pid).context("the server has ended")?;
-        Ok(clock.now().context("the server has ended")?.into())
+        processor_time_of(&self.child)
     }
+}
+
+/// Returns the processor time of a server so far.
+///
+/// # Errors
+/// It has ended.
+pub(in crate::systems) fn processor_time_of(server: &Child) -> anyhow::Result<Duration> {
+    // Not that of `/proc/PID/stat`, which counts in ticks of 10 ms.
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(server.id())?);
+    let clock = clock_getcpuclockid(pid).context("the server has ended")?;
+    Ok(clock.now().context("the server has ended")?.into())
 }
 
 impl Drop for Running {

@@ -9,22 +9,27 @@ use anyhow::{ensure, Context as _};
 use tare_lab::protocol::Ready;
 use tare_memory::{Atomic, SharedMemory, View};
 
-/// Bytes of the memory: a page, and the slots of the copy from process to process.
+/// Bytes of the memory: some pages, and the slots of the copy from process to process.
 const BYTES: usize = SLOTS_AT + SLOTS * SLOT;
 
 /// The slots of the copy.
 pub(super) const SLOTS: usize = 16;
 pub(super) const SLOT: usize = 64 << 10;
-const SLOTS_AT: usize = 4096;
+const SLOTS_AT: usize = 16 << 10;
 
-/// The places of the command, of its acknowledgement, and of what the node's side counts.
-/// Processors fetch lines in pairs, so what each side writes has pairs of its own.
+/// The places of the command, and of what the node's side counts. Processors fetch lines in pairs,
+/// so what each side writes has pairs of its own.
 const COMMAND: usize = 0;
-const DONE: usize = 128;
-const PROCESSOR_TIME: usize = 256;
-const COUNT: usize = 264;
+const WORKERS: usize = 128;
+const COUNT: usize = 256;
 const PING: usize = 1024;
 const PONG: usize = 2048;
+
+/// The place of the first worker's acknowledgement, and bytes from one to the next: the number of
+/// the command, and the processor time.
+const DONE: usize = 4096;
+const DONE_STEP: usize = 128;
+const PROCESSOR_TIME: usize = 8;
 
 /// The longest time until the node's side has begun something else.
 const BEGIN_MAX: Duration = Duration::from_secs(20);
@@ -40,15 +45,39 @@ pub(super) enum Phase {
     Echo = 2,
     /// The other end of a one-way stream.
     Sink = 3,
+    /// The other end of a round trip, with two dependent cache misses in each.
+    EchoAndMiss = 4,
 }
+
+/// The bits of a command that are its phase.
+const PHASE: u64 = 7;
 
 /// One side's end of the memory.
 pub(super) struct Control(SharedMemory);
 
 impl Control {
-    /// Makes the memory, on the node's side.
-    pub(super) fn create() -> anyhow::Result<Control> {
-        Ok(Control(SharedMemory::create("tare-trial", BYTES)?))
+    /// Makes the memory, on the node's side, for so many workers.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn create(workers: usize) -> anyhow::Result<Control> {
+        let most = (SLOTS_AT - DONE) / DONE_STEP;
+        ensure!(
+            workers <= most,
+            "{workers} workers, expected {most} or less"
+        );
+        let control = Control(SharedMemory::create("tare-trial", BYTES)?);
+        let count = workers as u64;
+        control.word(WORKERS).store(count, Ordering::Release);
+        Ok(control)
+    }
+
+    /// Maps the same memory again, for another thread.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn try_clone(&self) -> anyhow::Result<Control> {
+        Ok(Control(self.0.try_clone()?))
     }
 
     /// Adds what the client's side must know to open it.
@@ -109,39 +138,88 @@ impl Control {
     #[inline]
     pub(super) fn command(&self) -> (u64, Phase) {
         let command = self.word(COMMAND).load(Ordering::Acquire);
-        let phase = match command & 3 {
+        let phase = match command & PHASE {
             1 => Phase::Node,
             2 => Phase::Echo,
             3 => Phase::Sink,
+            4 => Phase::EchoAndMiss,
             _ => Phase::Idle,
         };
         (command, phase)
     }
 
-    /// Tells the client's side that a command is obeyed, with this side's processor time so far.
-    pub(super) fn done(&self, command: u64, processor_time: Duration) {
-        let time = processor_time.as_nanos() as u64;
-        self.word(PROCESSOR_TIME).store(time, Ordering::Relaxed);
-        self.word(DONE).store(command, Ordering::Release);
+    /// Tells the client's side that a worker obeys a command, with its processor time so far.
+    pub(super) fn done(&self, worker: usize, command: u64, processor_time: Duration) {
+        let (time, place) = (processor_time.as_nanos() as u64, acknowledgement(worker));
+        self.word(place + PROCESSOR_TIME)
+            .store(time, Ordering::Relaxed);
+        self.word(place).store(command, Ordering::Release);
     }
 
-    /// Lets the node's side do something else; returns its processor time so far when it has begun.
+    /// Lets the node's side do something else; returns the processor time of all workers so far
+    /// when they have begun.
     ///
     /// # Errors
-    /// It does not begin.
+    /// One does not begin.
     pub(super) fn begin(&self, phase: Phase) -> anyhow::Result<Duration> {
         // Each command is another number, so that an old acknowledgement is none of this one.
-        let command = (self.word(COMMAND).load(Ordering::Relaxed) & !3) + 4 + phase as u64;
+        let last = self.word(COMMAND).load(Ordering::Relaxed);
+        let command = (last & !PHASE) + PHASE + 1 + phase as u64;
         self.word(COMMAND).store(command, Ordering::Release);
-        let from = Instant::now();
-        while self.word(DONE).load(Ordering::Acquire) != command {
-            ensure!(
-                from.elapsed() < BEGIN_MAX,
-                "the node's side does not answer"
-            );
-            std::thread::yield_now();
+        let (from, mut time) = (Instant::now(), 0);
+        let workers = self.word(WORKERS).load(Ordering::Acquire);
+        for worker in 0..workers as usize {
+            let place = acknowledgement(worker);
+            while self.word(place).load(Ordering::Acquire) != command {
+                ensure!(
+                    from.elapsed() < BEGIN_MAX,
+                    "the node's side does not answer"
+                );
+                std::thread::yield_now();
+            }
+            time += self.word(place + PROCESSOR_TIME).load(Ordering::Relaxed);
         }
-        let time = self.word(PROCESSOR_TIME).load(Ordering::Relaxed);
         Ok(Duration::from_nanos(time))
+    }
+}
+
+fn acknowledgement(worker: usize) -> usize {
+    DONE + worker * DONE_STEP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_has_begun_when_every_worker_has_and_their_times_are_added_up() {
+        let control = Control::create(3).unwrap();
+        let phases = [Phase::Sink, Phase::EchoAndMiss, Phase::Node, Phase::Idle];
+        std::thread::scope(|scope| {
+            let work = |number: usize| {
+                let control = control.try_clone().unwrap();
+                move || {
+                    // The number of commands that this worker has seen, as its processor time.
+                    let mut seen = Vec::new();
+                    while seen.len() < phases.len() {
+                        let (command, phase) = control.command();
+                        if command > 7 && seen.last() != Some(&(command, phase)) {
+                            seen.push((command, phase));
+                            let time = 100u64.pow(number as u32) * seen.len() as u64;
+                            control.done(number, command, Duration::from_nanos(time));
+                        }
+                    }
+                    seen.into_iter().map(|(_, phase)| phase).collect::<Vec<_>>()
+                }
+            };
+            let workers = [0, 1, 2].map(|number| scope.spawn(work(number)));
+            for (n, phase) in (1..).zip(phases) {
+                let time = control.begin(phase).unwrap();
+                assert_eq!(time, Duration::from_nanos(10_101 * n));
+            }
+            for worker in workers {
+                assert_eq!(worker.join().unwrap(), phases);
+            }
+        });
     }
 }

@@ -1,12 +1,18 @@
 //! Remote memory, each operation verified, beside what its transport does without a protocol.
 
+mod client;
 mod control;
 mod frames;
+mod local;
+mod misses;
 mod network;
+mod node;
 mod peers;
 mod raw;
-mod real;
+mod setup;
 mod storm;
+mod threads;
+mod timing;
 
 use std::time::Duration;
 
@@ -50,6 +56,10 @@ choices! {
     pub(crate) enum System {
         /// Remote memory.
         Farmem = "farmem",
+        /// Memory of the process itself.
+        Local = "local",
+        /// The transport without a protocol.
+        Raw = "raw",
         /// UCX, by its own test program.
         Ucx = "ucx",
         /// memcached over UDP, by Tare's load generator.
@@ -104,8 +114,11 @@ parameters! {
         /// own; a session has at least one
         order: u32 [0..=22] = 7,
         /// named regions of another session that the pages are in, which the session maps and
-        /// reads; 0 for memory of its own
+        /// uses; 0 for memory of its own
         regions: u64 [0..=1024] = 0,
+        /// threads of the client, each with so many sessions and pages, and with a processor of its
+        /// own; the node has the processors that are left, at most as many
+        threads: u32 [1..=64] = 1,
         /// operations outstanding at a time
         outstanding: usize [1..=4096] = 1,
         /// the longest datagram
@@ -117,6 +130,10 @@ parameters! {
         loss: f64 = 0.0,
         /// one at a time: pages are allocated, touched for the first time and freed between them
         storm: Switch = "off",
+        /// one at a time over UDP: turns in the first 128 pages, and exchanges of bare datagrams in
+        /// each of which the other side makes two dependent cache misses, in memory as large as
+        /// that of the pages and their table
+        misses: Switch = "off",
         /// above 0: latencies are those of an open loop at this part of the rate with `outstanding`
         share: f64 = 0.0,
         /// the measured part of a trial, in turns of 80 ms with the reference
@@ -135,7 +152,8 @@ figures! {
             latency_p99: Option<f64> [Seconds],
             /// 99.9th percentile of the latency
             latency_p999: Option<f64> [Seconds],
-            /// time per operation, the median over groups of operations
+            /// time per operation, the median over groups of operations; of several threads the
+            /// inverse of the sum of their rates, of other systems the mean
             time: Option<f64> [Seconds],
             /// one operation at a time: the time over that of the reference in the same trial, an
             /// exchange of datagrams as long over as many sockets, or the raw line
@@ -149,11 +167,21 @@ figures! {
             /// operations of 32 KiB and more: the throughput over that of a raw stream in one
             /// direction, or of a copy from process to process, in the same trial
             of_raw: Option<f64> [Ratio],
+            /// with misses: time per operation in the first 128 pages
+            near_time: Option<f64> [Seconds],
+            /// with misses: the time that they add to an exchange of bare datagrams
+            miss_time: Option<f64> [Seconds],
+            /// with misses: the time per operation over the sum of both
+            over_misses: Option<f64> [Ratio],
+            /// with misses: their time over what an operation takes longer than in the first 128
+            /// pages; 1 if it takes no longer
+            explained: Option<f64> [Ratio],
             /// allocations, first touches and frees per measured operation; 0 without a storm
             storm_operations: Option<f64> [Count],
             /// processor time of the node per operation, idle polling included, also while the
-            /// client verifies; with a storm or in an open loop, per operation beside or in it
-            node_time: Option<f64> [Seconds],
+            /// client verifies; with a storm or in an open loop, per operation beside or in it; 0
+            /// for local memory
+            cpu_node_time: Option<f64> [Seconds],
         }
         counters {
             /// operations measured
@@ -189,7 +217,7 @@ impl Workload for Farmem {
     fn references() -> Option<References> {
         Some(References {
             parameter: "system",
-            names: vec!["ucx", "memcached", "redis"],
+            names: vec!["local", "raw", "ucx", "memcached", "redis"],
         })
     }
 
@@ -235,9 +263,6 @@ impl Workload for Farmem {
                 let found = parameters.sessions as i64;
                 return Err(mistake("sessions", found, "1 with regions"));
             }
-            if parameters.op == Direction::Write {
-                return Err(mistake("op", "write", "read with regions"));
-            }
             if !regions.is_power_of_two() || regions > 1 << parameters.order {
                 let expected = "a power of two, at most the number of pages";
                 return Err(mistake("regions", regions as i64, expected));
@@ -252,6 +277,12 @@ impl Workload for Farmem {
                 let expected = "loopback for this system";
                 return Err(mistake("network", network.name(), expected));
             }
+        }
+        if parameters.threads > 1 {
+            examine_threads(parameters)?;
+        }
+        if parameters.misses == Switch::On {
+            examine_misses(parameters)?;
         }
         if transport == Transport::Xdp {
             examine_xdp(parameters)?;
@@ -296,8 +327,14 @@ impl Workload for Farmem {
                         machine.need(tool)?;
                     }
                 }
-                return real::check_memory(parameters);
+                if parameters.threads > 1 {
+                    let cpus = parameters.threads as usize + 1;
+                    let what = format!("a node and {} busy threads need", parameters.threads);
+                    machine.need_cpus(cpus, &what)?;
+                }
+                return setup::check_memory(parameters);
             }
+            System::Local | System::Raw => return Ok(()),
             System::Ucx => "ucx_perftest",
             System::Memcached => "memcached",
             System::Redis => "redis-server",
@@ -306,16 +343,23 @@ impl Workload for Farmem {
     }
 
     fn expected(parameters: &FarmemParameters) -> Option<Expected> {
-        let pages = real::layout(parameters).total() >> 12;
+        let mut pages = setup::memory_bytes(parameters) >> 12;
+        let mut turns = 1.75;
+        if parameters.misses == Switch::On {
+            // Twice as many kinds of turns, and as much memory again.
+            (pages, turns) = (2 * pages, turns + 1.0);
+        }
         Some(Expected {
             clock: match parameters.network {
                 Network::Loopback => Duration::ZERO,
                 _ => NETWORK_USUAL,
-            } + parameters.duration.mul_f64(1.75),
+            } + parameters.duration.mul_f64(turns),
             // The memory is zeroed and written once; a session takes a socket and three operations.
+            // However long operations are, some hundred are made, generated and compared.
             work: Duration::from_millis(50)
+                + Duration::from_nanos(300 * parameters.size.0)
                 + Duration::from_nanos(3000 * pages)
-                + Duration::from_micros(60 * parameters.sessions),
+                + Duration::from_micros(60 * parameters.sessions * u64::from(parameters.threads)),
         })
     }
 
@@ -343,7 +387,11 @@ impl Workload for Farmem {
 
     fn run(parameters: FarmemParameters, agent: &mut Agent) -> Result<FarmemFigures, TrialError> {
         match parameters.system {
-            System::Farmem => Ok(real::measure(&parameters, agent)?),
+            System::Farmem | System::Raw => Ok(client::measure(&parameters, agent)?),
+            System::Local => {
+                agent.ready(Ready::new())?;
+                Ok(local::measure(&parameters, agent)?)
+            }
             _ => {
                 agent.ready(Ready::new())?;
                 Ok(peers::measure(&parameters, agent)?)
@@ -353,7 +401,7 @@ impl Workload for Farmem {
 
     fn serve(_: &str, parameters: FarmemParameters, agent: &mut Agent) -> Result<(), TrialError> {
         match parameters.system {
-            System::Farmem => Ok(real::serve(&parameters, agent)?),
+            System::Farmem | System::Raw => Ok(node::serve(&parameters, agent)?),
             _ => {
                 agent.ready(Ready::new())?;
                 Ok(agent.until_stopped(|| Ok(()))?)
@@ -382,10 +430,66 @@ fn examine_other_system(parameters: &FarmemParameters) -> Result<(), Mistake> {
     is("outstanding", parameters.outstanding as u64, 1)?;
     is_off("aead", parameters.aead)?;
     is_off("storm", parameters.storm)?;
+    is_off("misses", parameters.misses)?;
+    is("threads", u64::from(parameters.threads), 1)?;
+    if parameters.system == System::Raw {
+        below(parameters, setup::BULK, "below 32 KiB for raw")?;
+    }
     for (name, found) in [("loss", parameters.loss), ("share", parameters.share)] {
         if found > 0.0 {
             return Err(mistake(name, found, "0 for this system"));
         }
+    }
+    Ok(())
+}
+
+fn below(parameters: &FarmemParameters, size: u64, expected: &str) -> Result<(), Mistake> {
+    if parameters.size.0 < size {
+        return Ok(());
+    }
+    let found = format!("{} B", parameters.size.0);
+    Err(mistake("size", found.as_str(), expected))
+}
+
+/// Checks the parameters of a trial of several threads.
+fn examine_threads(parameters: &FarmemParameters) -> Result<(), Mistake> {
+    if parameters.transport != Transport::Udp {
+        let found = parameters.transport.name();
+        return Err(mistake("transport", found, "udp with threads"));
+    }
+    below(parameters, setup::BULK, "below 32 KiB with threads")?;
+    if parameters.regions > 0 {
+        let found = parameters.regions as i64;
+        return Err(mistake("regions", found, "0 with threads"));
+    }
+    if parameters.share > 0.0 {
+        return Err(mistake("share", parameters.share, "0 with threads"));
+    }
+    if parameters.storm == Switch::On {
+        return Err(mistake("storm", "on", "off with threads"));
+    }
+    Ok(())
+}
+
+/// Checks the parameters of a trial with cache misses in the reference.
+fn examine_misses(parameters: &FarmemParameters) -> Result<(), Mistake> {
+    if parameters.transport != Transport::Udp {
+        let found = parameters.transport.name();
+        return Err(mistake("transport", found, "udp with misses"));
+    }
+    below(parameters, setup::BULK, "below 32 KiB with misses")?;
+    let is_one = parameters.sessions == 1
+        && parameters.threads == 1
+        && parameters.outstanding == 1
+        && parameters.storm == Switch::Off
+        && parameters.share == 0.0;
+    if !is_one {
+        let expected = "off unless one session of one thread has one operation at a time";
+        return Err(mistake("misses", "on", expected));
+    }
+    if parameters.order < 8 {
+        let found = i64::from(parameters.order);
+        return Err(mistake("order", found, "8 or more with misses"));
     }
     Ok(())
 }
@@ -407,10 +511,8 @@ fn examine_xdp(parameters: &FarmemParameters) -> Result<(), Mistake> {
     if parameters.storm == Switch::On {
         return Err(mistake("storm", "on", "off for xdp"));
     }
-    if parameters.size.0 >= real::BULK {
-        let found = format!("{} B", parameters.size.0);
-        return Err(mistake("size", found.as_str(), "below 32 KiB for xdp"));
-    }
+    // The kernel's ring between the ends of a cable has 256 frames, and drops a longer burst.
+    below(parameters, (256 << 10) + 1, "at most \"256 KiB\" for xdp")?;
     // An Ethernet frame of 1514 bytes carries no more.
     if parameters.datagram.0 > 1472 {
         let found = format!("{} B", parameters.datagram.0);

@@ -100,13 +100,15 @@ impl Wait {
     }
 }
 
-/// Answers each datagram with one of `answer` bytes until `is_over`.
+/// Answers each datagram with one of `answer` bytes until `is_over`; `first` does something with
+/// them before.
 ///
 /// # Errors
 /// Those of the socket.
 pub(super) fn echo(
     socket: &UdpSocket,
     answer: usize,
+    mut first: impl FnMut(&mut [u8]),
     mut is_over: impl FnMut() -> bool,
 ) -> io::Result<()> {
     let mut bytes = vec![0; PIECE_MAX];
@@ -114,6 +116,7 @@ pub(super) fn echo(
     while !is_over() {
         match socket.recv_from(&mut bytes) {
             Ok((_, from)) => {
+                first(&mut bytes[..answer]);
                 socket.send_to(&bytes[..answer], from)?;
                 wait.is_over();
             }

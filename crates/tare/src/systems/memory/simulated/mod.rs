@@ -55,6 +55,9 @@ figures! {
             latency_p999: Option<f64> [Seconds],
             /// payload per second, over all threads
             throughput: f64 [BitsPerSecond],
+            /// processor time of the node per operation: that of its datagrams, since time passes
+            /// here without polling
+            cpu_node_time: f64 [Seconds],
         }
         counters {
             /// operations measured
@@ -138,6 +141,7 @@ impl Workload for FarmemSimulated {
             latency_p99: latency(0.99),
             latency_p999: latency(0.999),
             throughput: bits / outcome.time.as_secs_f64(),
+            cpu_node_time: outcome.node_time.as_secs_f64() / outcome.submitted as f64,
             operations: proof.operations,
             verified: proof.verified,
             wrong: proof.wrong,

@@ -62,6 +62,10 @@ pub(super) struct Outcome {
     pub(super) time: Duration,
     pub(super) proof: Proof,
     pub(super) retransmissions: u64,
+    /// The node's time for the datagrams of all operations, and their number, those included that
+    /// are not measured.
+    pub(super) node_time: Duration,
+    pub(super) submitted: u64,
 }
 
 /// Runs a scene until every thread has done its operations.
@@ -95,12 +99,15 @@ pub(super) fn play(scene: &Scene) -> anyhow::Result<Outcome> {
         "not done after {} s of virtual time",
         LIMIT.as_secs()
     );
-    let store = testbed.node(server).node.store();
+    let served = testbed.node(server);
+    let store = served.node.store();
     let mut outcome = Outcome {
         latency: Histogram::new(),
         time: host.until.since(host.from),
         proof: Proof::default(),
         retransmissions: 0,
+        node_time: served.busy,
+        submitted: host.threads.iter().map(|thread| thread.submitted).sum(),
     };
     for thread in &host.threads {
         outcome.latency.merge(&thread.latency);
@@ -155,6 +162,8 @@ impl sim::Node for Switch {
 struct Server {
     node: Node<Store>,
     time: Duration,
+    /// The time that all datagrams so far took.
+    busy: Duration,
     free_at: Instant,
     /// Answers, and when they are ready.
     ready: VecDeque<(Instant, Datagram)>,
@@ -185,6 +194,7 @@ impl Server {
         Ok(Server {
             node: Node::new(NodeConfig::new(1), store),
             time: scene.node_time,
+            busy: Duration::ZERO,
             free_at: Instant::ZERO,
             ready: VecDeque::new(),
             replies: Datagrams::default(),
@@ -197,6 +207,7 @@ impl sim::Node for Server {
 
     fn receive(&mut self, now: Instant, _: usize, mut message: Datagram, _: &mut Outbox<Datagram>) {
         self.free_at = self.free_at.max(now) + self.time;
+        self.busy += self.time;
         self.replies.clear();
         self.node
             .receive(now, &mut message.bytes, &mut self.replies);
@@ -465,6 +476,30 @@ mod tests {
             );
             assert_eq!(outcome.proof.operations, 200 - WARM_UP);
             assert_eq!(outcome.proof.verified, 200 * 16);
+        }
+    }
+
+    #[test]
+    fn the_nodes_time_is_that_of_the_datagrams_that_reach_it() {
+        // A read of 16 bytes takes one; a write of 4096 has three segments, or one more.
+        for (direction, size, datagrams) in [
+            (Direction::Read, 16, 1..=1),
+            (Direction::Write, 4096, 3..=4),
+        ] {
+            let scene = Scene {
+                direction,
+                size,
+                ..SCENE
+            };
+            let outcome = play(&scene).unwrap();
+            assert_eq!(outcome.submitted, SCENE.operations);
+            let time = outcome.node_time.as_nanos() as u64;
+            let each = time as f64 / 300.0 / SCENE.operations as f64;
+            let rounded = each.round() as u64;
+            assert!(
+                datagrams.contains(&rounded) && (each - rounded as f64).abs() < 0.05,
+                "{each}"
+            );
         }
     }
 
