@@ -67,7 +67,7 @@ fn the_cipher_alone_opens_records_of_every_key_and_kind_of_reading() {
             "{counters}"
         );
         assert_eq!(count("wrong"), 0, "{counters}");
-        let time = lines.iter().find(|line| line["metric"] == "guest_time");
+        let time = lines.iter().find(|line| line["metric"] == "cpu_guest_time");
         assert!(time.unwrap()["value"].as_f64().unwrap() > 0.0, "{lines:?}");
     }
 }

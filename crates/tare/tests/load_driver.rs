@@ -31,7 +31,7 @@ source = "the test"
 driver = "load"
 fixed  = { server = "redis-server", connections = 8, pipeline = 4, keys = 2000, warm_up = "50 ms" }
 matrix = { generator = ["load", "redis-benchmark", "memtier_benchmark"] }
-metric = { name = "generator_time", unit = "µs", better = "lower", work = "bytes" }
+metric = { name = "cpu_generator_time", unit = "µs", better = "lower", work = "bytes" }
 
 [[experiment.target]]
 id    = "same-work"
@@ -45,7 +45,7 @@ source = "the test"
 driver = "load"
 fixed  = { server = "memcached", connections = 8, sets = 0.1, keys = 2000, warm_up = "50 ms" }
 matrix = { generator = ["load", "memaslap"] }
-metric = { name = "generator_time", unit = "µs", better = "lower", work = "bytes" }
+metric = { name = "cpu_generator_time", unit = "µs", better = "lower", work = "bytes" }
 
 [[experiment.target]]
 id    = "same-work"
@@ -59,7 +59,7 @@ source = "the test"
 driver = "load"
 fixed  = { server = "memcached", generator = "memcslap", connections = 2, keys = 100, warm_up = "50 ms", duration = "100 ms" }
 matrix = { sets = [0.0, 1.0] }
-metric = { name = "generator_time", unit = "µs", better = "lower" }
+metric = { name = "cpu_generator_time", unit = "µs", better = "lower" }
 "#;
 
 /// The programs that Debian 12 has, with their packages.
@@ -234,7 +234,7 @@ fn processor_time_per_request_is_given_of_both_sides() {
         let trial = tries.find(is_served).expect("a trial with requests");
         assert_eq!(trial.error, None);
         let operations = trial.counters["operations"] as f64;
-        for metric in ["generator_time", "server_time"] {
+        for metric in ["cpu_generator_time", "cpu_server_time"] {
             // More than reading a request's bytes takes, however few a busy machine lets a server
             // have, and not more than a processor has in the time that it took.
             let time = trial.values[metric];

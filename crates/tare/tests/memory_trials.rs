@@ -229,7 +229,8 @@ fn threads_of_a_client_have_sessions_of_their_own_and_all_of_them_are_counted() 
     let said = trials.find(|said| !is_held_up(said));
     let said = said.expect("a trial of five that is not held up");
     let of = |kind: &'static str| said.iter().filter(move |message| message["type"] == kind);
-    let counters = &of("counters").next().expect("counters")["counters"];
+    let counters = of("counters").next();
+    let counters = &counters.unwrap_or_else(|| panic!("{said:?}"))["counters"];
     let count = |name: &str| counters[name].as_u64().unwrap();
     // Each session has half of four pages.
     assert_eq!((count("sessions"), count("pages")), (6, 12), "{said:?}");

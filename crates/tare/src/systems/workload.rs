@@ -509,6 +509,28 @@ mod tests {
     }
 
     #[test]
+    fn processor_time_is_told_from_the_clock_by_the_name_of_a_metric() {
+        let mut named = 0;
+        for driver in systems::on(&Machine::This) {
+            for metric in driver.description().metrics {
+                let is_processor_time = metric.about.contains("processor time");
+                let is_called_so = metric.name.starts_with("cpu_");
+                named += u32::from(is_called_so);
+                // A ratio of processor time to the clock, or to itself, is neither.
+                let is_ratio = metric.unit.dimension() == tare_lab::unit::Dimension::Ratio;
+                assert!(
+                    is_ratio || is_processor_time == is_called_so,
+                    "{}: {}: {}",
+                    driver.vocabulary().name,
+                    metric.name,
+                    metric.about
+                );
+            }
+        }
+        assert!(named >= 10, "{named}");
+    }
+
+    #[test]
     fn a_driver_gives_at_least_one_metric_and_counts_its_operations() {
         for driver in systems::on(&Machine::This) {
             let words = driver.vocabulary();

@@ -295,9 +295,9 @@ figures! {
             throughput: f64 [BytesPerSecond],
             /// bytes of data per second of processor time of the guest's threads, times their
             /// number, without the turns of a polling guest in which there was nothing to do
-            guest_rate: f64 [BytesPerSecond],
+            cpu_guest_rate: f64 [BytesPerSecond],
             /// this processor time per 16 KiB of data
-            guest_time: f64 [Seconds],
+            cpu_guest_time: f64 [Seconds],
             /// this processor time over the clock's, by thread: the guest is the bottleneck at 0.95
             guest_busy: f64 [Ratio],
             /// bytes of data per frame that the guest has received
@@ -355,8 +355,8 @@ impl CvmnetFigures {
         let per = |frames: u64, amount: u64| (frames > 0).then(|| amount as f64 / frames as f64);
         CvmnetFigures {
             throughput: data / outcome.clock,
-            guest_rate: data / outcome.busy * outcome.vcpus as f64,
-            guest_time: outcome.busy / (data / RECORD),
+            cpu_guest_rate: data / outcome.busy * outcome.vcpus as f64,
+            cpu_guest_time: outcome.busy / (data / RECORD),
             guest_busy: busy,
             frame: per(outcome.frames, outcome.frame_bytes).filter(|_| work != Work::Send),
             packets_per_frame: per(outcome.given, outcome.packets),

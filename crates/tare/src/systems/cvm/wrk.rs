@@ -77,7 +77,7 @@ figures! {
             /// bytes of files per second of the server's processor time, without that in which a
             /// guest looked for work in vain; nginx's is all time for which its processor was busy,
             /// with the kernel's, to a hundredth of a second
-            server_rate: f64 [BytesPerSecond],
+            cpu_server_rate: f64 [BytesPerSecond],
             /// bytes of files per second of the clock
             throughput: f64 [BytesPerSecond],
             /// that processor time over the clock: the server is the bottleneck at 0.95
@@ -179,7 +179,7 @@ impl Workload for CvmnetWrk {
             return Err(anyhow!("the server has taken no processor time").into());
         }
         Ok(WrkFigures {
-            server_rate: bytes as f64 / work,
+            cpu_server_rate: bytes as f64 / work,
             throughput: bytes as f64 / load.seconds,
             server_busy: (work / load.seconds).min(1.0),
             request_rate: load.responses as f64 / load.seconds,

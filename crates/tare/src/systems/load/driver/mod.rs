@@ -80,9 +80,9 @@ figures! {
             /// requests per second
             request_rate: f64 [OperationsPerSecond],
             /// processor time of the generator per request; of other programs from start to exit
-            generator_time: f64 [Seconds],
+            cpu_generator_time: f64 [Seconds],
             /// processor time of the server per request
-            server_time: f64 [Seconds],
+            cpu_server_time: f64 [Seconds],
             /// median latency
             latency_p50: Option<f64> [Seconds],
             /// 99th percentile of the latency
@@ -223,8 +223,8 @@ impl Workload for Load {
         let bytes = served.bytes.or(report.bytes_per_response.map(reported));
         Ok(LoadTrial {
             request_rate: report.rate,
-            generator_time: per_request(trial.cpu),
-            server_time: per_request(server_time),
+            cpu_generator_time: per_request(trial.cpu),
+            cpu_server_time: per_request(server_time),
             latency_p50: report.p50,
             latency_p99: report.p99,
             latency_p999: report.p999,

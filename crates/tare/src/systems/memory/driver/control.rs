@@ -213,13 +213,12 @@ mod tests {
                 }
             };
             let workers = [0, 1, 2].map(|number| scope.spawn(work(number)));
-            for (n, phase) in (1..).zip(phases) {
-                let time = control.begin(phase).unwrap();
-                assert_eq!(time, Duration::from_nanos(10_101 * n));
-            }
-            for worker in workers {
-                assert_eq!(worker.join().unwrap(), phases);
-            }
+            // All of them before the first comparison: the workers wait for the last one.
+            let times = phases.map(|phase| control.begin(phase).unwrap());
+            let seen = workers.map(|worker| worker.join().unwrap());
+            assert_eq!(seen, [(); 3].map(|()| phases.to_vec()));
+            let expected = [1, 2, 3, 4].map(|n| Duration::from_nanos(10_101 * n));
+            assert_eq!(times, expected);
         });
     }
 }
