@@ -11,6 +11,9 @@ use crate::operation::{Address, Error, SpaceId, LEASE_MAX};
 /// Locks that a space may hold at a time.
 pub const LOCKS_MAX: usize = 1024;
 
+/// Expired locks that are forgotten with each new one, at most.
+const EXPIRED_MAX: usize = 64;
+
 /// The locks, by the physical address: spaces that share a page share its locks.
 pub(super) struct Locks {
     held: BTreeMap<u64, Held>,
@@ -48,7 +51,8 @@ impl Locks {
         self.last_token
     }
 
-    /// Checks what a lock needs besides its address, and ends the leases that have expired.
+    /// Checks what a lock needs besides its address, and forgets some locks that have expired: not
+    /// all, because a million may do so at the same moment.
     pub(super) fn check_new(
         &mut self,
         now: Instant,
@@ -58,17 +62,29 @@ impl Locks {
         if lease.is_zero() || lease > LEASE_MAX {
             return Err(Error::Lease);
         }
-        while let Some(&(until, at)) = self.ends.first() {
-            if until > now {
-                break;
+        for _ in 0..EXPIRED_MAX {
+            match self.ends.first() {
+                Some(&(until, at)) if until <= now => self.remove(at),
+                _ => break,
             }
-            self.remove(at);
         }
+        if self.is_full(space) {
+            let of_space = self.spaces.get(&space).into_iter().flatten().copied();
+            let is_over = |at: &u64| self.held.get(at).is_some_and(|held| held.until <= now);
+            for at in of_space.filter(is_over).collect::<Vec<_>>() {
+                self.remove(at);
+            }
+        }
+        match self.is_full(space) {
+            true => Err(Error::Quota),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns true if a space has as many locks as it may, with expired ones.
+    fn is_full(&self, space: SpaceId) -> bool {
         let held = self.spaces.get(&space);
-        if held.is_some_and(|held| held.len() >= LOCKS_MAX) {
-            return Err(Error::Quota);
-        }
-        Ok(())
+        held.is_some_and(|held| held.len() >= LOCKS_MAX)
     }
 
     /// Takes a lock after [`Locks::check_new`]; returns its token. `at` is the physical address of
@@ -80,9 +96,13 @@ impl Locks {
         (address, at): (Address, u64),
         lease: Duration,
     ) -> Result<u64, Error> {
-        if let Some(held) = self.held.get(&at) {
-            let retry_after = held.until.since(now);
-            return Err(Error::Locked { retry_after });
+        match self.held.get(&at) {
+            Some(held) if now < held.until => {
+                let retry_after = held.until.since(now);
+                return Err(Error::Locked { retry_after });
+            }
+            Some(_) => self.remove(at),
+            None => {}
         }
         self.spaces.entry(space).or_default().insert(at);
         self.last_token += 1;

@@ -111,7 +111,8 @@ pub struct Counts {
     pub spaces: usize,
     /// Regions.
     pub regions: usize,
-    /// Locks that are held; an expired one counts until the next lock is taken.
+    /// Locks that are held. One that has expired counts until it or some others are taken: each
+    /// time 64 of those that have expired are forgotten.
     pub locks: usize,
     /// Entries of the page table, by size of the page.
     pub entries: [u64; 3],

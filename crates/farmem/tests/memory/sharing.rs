@@ -136,11 +136,19 @@ fn locks_are_bounded_and_go_with_their_space_and_their_memory() {
     let one_more = at + 8 * LOCKS_MAX as u64;
     assert_eq!(store.lock(now, ONE, one_more, SECOND), Err(Error::Quota));
     let other = alloc(&mut store, TWO, KIB_4, None).unwrap();
-    store.lock(now, TWO, other, SECOND).unwrap();
-    assert_eq!(store.counts().locks, LOCKS_MAX + 1);
-    // Expired ones make room.
+    for n in 0..100 {
+        store.lock(now, TWO, other + 8 * n, SECOND / 2).unwrap();
+    }
+    assert_eq!(store.counts().locks, LOCKS_MAX + 100);
+    // Expired ones make room for their space, and are no locks for others, but of those that expire
+    // together only some are forgotten at a time.
     assert!(store.lock(now + SECOND, ONE, one_more, SECOND).is_ok());
-    assert_eq!(store.counts().locks, 1);
+    assert_eq!(store.counts().locks, 100 - 64 + 1);
+    assert!(store
+        .lock(now + SECOND, TWO, other + 8 * 99, SECOND)
+        .is_ok());
+    assert_eq!(store.counts().locks, 2);
+    store.free(TWO, other, KIB_4).unwrap();
     let token = store.lock(now + SECOND, ONE, at, SECOND).unwrap();
     store.free(ONE, at, KIB_4).unwrap();
     assert_eq!(store.counts().locks, 1);
@@ -162,6 +170,31 @@ fn locks_are_bounded_and_go_with_their_space_and_their_memory() {
     next.open(ONE).unwrap();
     let at = alloc(&mut next, ONE, 8, None).unwrap();
     assert!(next.lock(now, ONE, at, SECOND).unwrap() > 1 << 40);
+}
+
+#[test]
+fn a_lock_that_has_expired_is_free_before_it_is_forgotten() {
+    let (mut store, now) = (store(1 << 20), Instant::ZERO);
+    let at = alloc(&mut store, ONE, KIB_4, None).unwrap();
+    let mut tokens = Vec::new();
+    for n in 0..300 {
+        // The last one expires last.
+        let lease = SECOND + Duration::from_nanos(n);
+        tokens.push(store.lock(now, ONE, at + 8 * n, lease).unwrap());
+    }
+    let last = at + 8 * 299;
+    let until = now + SECOND + Duration::from_nanos(299);
+    let retry_after = Duration::from_nanos(1);
+    let early = store.lock(until - retry_after, TWO, last, SECOND);
+    assert!(matches!(early, Err(Error::Unmapped { .. })));
+    let early = store.lock(until - retry_after, ONE, last, SECOND);
+    assert_eq!(early, Err(Error::Locked { retry_after }));
+    let token = store.lock(until, ONE, last, SECOND).unwrap();
+    assert!(token > tokens[299]);
+    assert!(store.counts().locks > 100);
+    let stale = store.unlock(until, ONE, last, tokens[299]);
+    assert_eq!(stale, Err(Error::StaleToken));
+    assert_eq!(store.unlock(until, ONE, last, token), Ok(()));
 }
 
 #[test]
