@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use tare_farmem::memory::{Config, KeepError, Parts, Preset, Store};
+use tare_farmem::memory::{Config, KeepError, Parts, Preset, SpaceUse, Store};
 use tare_farmem::operation::{PageSize, Permission, SpaceId};
 use tare_memory::{Mapping, OwnedFile, Pages};
 use tare_sim::{Instant, Random};
@@ -299,5 +299,48 @@ fn a_store_in_any_pages_that_the_system_has_works_the_same() {
         assert!(file.len() >= Parts::of(&config()).pool as u64);
         let (store, restored) = Store::open_kept(&config(), file).unwrap();
         assert!(!restored.is_new && store.describe().contains("0x40000000"));
+    }
+}
+
+#[test]
+fn what_spaces_use_is_listed_in_their_order_also_after_a_restart() {
+    let kept = Kept::new("listed");
+    let config = Config {
+        quotas: [(TWO, 64 * KIB_4)].into(),
+        ..config()
+    };
+    let used = |space, pages, quota| SpaceUse {
+        space,
+        bytes: pages * KIB_4,
+        quota,
+    };
+    let others = config.bytes;
+    let expected = [
+        used(ONE, 3, others),
+        used(TWO, 1, 64 * KIB_4),
+        used(SpaceId(9), 0, others),
+    ];
+    for is_new in [true, false] {
+        let file = OwnedFile::open(&kept.0).unwrap();
+        let (mut store, restored) = Store::open_kept(&config, file).unwrap();
+        assert_eq!(restored.is_new, is_new);
+        if is_new {
+            for space in [SpaceId(9), TWO, ONE, SpaceId(5)] {
+                store.open(space).unwrap();
+            }
+            let (page, permission) = (PageSize::Small, Permission::READ_WRITE);
+            let bytes = 3 * KIB_4;
+            store
+                .alloc(ONE, bytes, page, None, permission, false)
+                .unwrap();
+            // Of a sparse range the page that was written.
+            store.write(TWO, BASE, &[1]).unwrap();
+            store.close(SpaceId(5)).unwrap();
+        }
+        assert_eq!(store.spaces_after(None, 10), expected);
+        assert_eq!(store.spaces_after(None, 2), expected[..2]);
+        assert_eq!(store.spaces_after(Some(ONE), 2), expected[1..]);
+        assert_eq!(store.spaces_after(Some(SpaceId(3)), 2), expected[2..]);
+        assert_eq!(store.spaces_after(Some(SpaceId(9)), 2), []);
     }
 }

@@ -2,45 +2,24 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 use tare_farmem::operation::SpaceId;
-use tare_farmem::protocol::ClientConfig;
-use tare_farmem::session::{connect, random_id, Error, Options, Session};
+use tare_farmem::session::{connect, Error, Options};
 use tempfile::TempDir;
 
 mod memory_common;
+#[path = "memory_common/node.rs"]
+mod node;
 
 use memory_common::{answered, is_too_slow};
-
-fn run(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
-    command.arg("memory").args(arguments).stdin(Stdio::null());
-    command.output().expect("tare runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Options of a session with a space that gives operations up as late as the node lets it.
-fn patient() -> Options {
-    let client = ClientConfig::new(random_id().unwrap());
-    Options {
-        client: Some(ClientConfig {
-            timeout: Duration::from_secs(60),
-            ..client
-        }),
-        ..Options::default()
-    }
-}
+use node::{metrics_page, patient, run, text, Node};
 
 /// Repeats what may be done twice, while the node is too slow.
 fn repeated<T>(mut act: impl FnMut() -> Result<T, Error>) -> T {
@@ -51,79 +30,6 @@ fn repeated<T>(mut act: impl FnMut() -> Result<T, Error>) -> T {
         }
     }
     panic!("the node is too slow each time");
-}
-
-/// A node that ends with the test.
-struct Node {
-    child: Child,
-    log: BufReader<ChildStderr>,
-    address: SocketAddr,
-    socket: PathBuf,
-}
-
-impl Node {
-    /// Starts a node on a loopback address, and waits until it serves.
-    fn start(folder: &Path, arguments: &[&str]) -> Node {
-        Node::start_at("127.0.0.1:0", folder, arguments)
-    }
-
-    fn start_at(listen: &str, folder: &Path, arguments: &[&str]) -> Node {
-        let socket = folder.join("status.sock");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tare"))
-            .args(["memory", "serve", "--listen", listen, "--status-socket"])
-            .arg(&socket)
-            .args(["--memory", "16Mi"])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("tare runs");
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("event=serving") {
-            line.clear();
-            let len = log.read_line(&mut line).unwrap();
-            assert!(len > 0, "the node ended: {:?}", child.wait());
-        }
-        let address = line.split("address=").nth(1).unwrap();
-        let address = address.split_whitespace().next().unwrap();
-        Node {
-            address: address.parse().unwrap(),
-            child,
-            log,
-            socket,
-        }
-    }
-
-    fn url(&self) -> String {
-        format!("udp://{}", self.address)
-    }
-
-    fn session(&self) -> Session {
-        connect(&self.url(), &patient()).unwrap()
-    }
-
-    fn status(&self) -> Value {
-        let done = run(&["status", "--json", self.socket.to_str().unwrap()]);
-        assert!(done.status.success(), "{}", text(&done.stderr));
-        serde_json::from_slice(&done.stdout).unwrap()
-    }
-
-    /// Sends a signal; returns the exit status and the rest of the log.
-    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-        let mut rest = String::new();
-        self.log.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), rest)
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[test]
@@ -235,17 +141,6 @@ fn datagrams_are_long_between_programs_of_one_machine_and_as_short_as_the_option
             "{listen} {arguments:?}: {least:?}"
         );
     }
-}
-
-/// The page of metrics, as a monitoring system asks for it.
-fn metrics_page(address: SocketAddr) -> String {
-    let mut connection = TcpStream::connect(address).unwrap();
-    let request = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    connection.write_all(request.as_bytes()).unwrap();
-    let mut page = String::new();
-    connection.read_to_string(&mut page).unwrap();
-    assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
-    page
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::{sync_channel, Receiver};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{getrlimit, setrlimit, Resource};
@@ -21,10 +22,16 @@ use tare_sim::Instant;
 use crate::memory::{Config, KeepError, Preset, Restored, Store};
 use crate::operation::{self, SpaceId};
 use crate::protocol::{network_datagram, Authentication, Node, NodeConfig, Secret, LOCAL_DATAGRAM};
-use crate::serve::{Service, ShmSource, Source, UdpSource, XdpSource};
+use crate::serve::{Service, ShmSource, ShmWork, Source, UdpSource, XdpSource};
 use crate::transport::xdp::{XdpAddress, XdpStation};
 use crate::transport::Waiting;
-pub use report::{MemoryReport, NodeReport, Report, WorkerReport};
+pub use report::{
+    MemoryReport, NodeReport, Report, ShmReport, ShmWorkReport, SpaceReport, WorkerReport,
+    SPACES_MAX,
+};
+
+/// The longest writes that may be incomplete at a time.
+const WRITES_MAX: u64 = 2;
 
 /// The name of this kind of daemon, in the names of its sockets.
 pub const KIND: &str = "memory";
@@ -47,6 +54,11 @@ pub struct Options {
     /// Longest datagram, in bytes; [`LOCAL_DATAGRAM`] if `None` and only this machine reaches the
     /// node, else [`network_datagram`].
     pub datagram_bytes: Option<usize>,
+    /// The longest time that clients try an operation for, over UDP and frames.
+    pub timeout: Duration,
+    /// The longest write, in bytes. One happens as a whole, and all other clients wait while it is
+    /// copied to its pages.
+    pub write_bytes_max: u64,
     /// Memory for pages, in bytes.
     pub memory: u64,
     /// The pages of the operating system that it is made of; the best there are if `None`. Those of
@@ -226,6 +238,9 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     let config = NodeConfig {
         authentication,
         datagram_bytes: options.longest_datagram(),
+        timeout: options.timeout,
+        assembly_bytes: WRITES_MAX * options.write_bytes_max,
+        assembly_bytes_per_space: options.write_bytes_max,
         ..NodeConfig::new(started)
     };
     let mut node = Node::new(config, store);
@@ -235,7 +250,7 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     if options.shm.is_some() {
         allow_descriptors();
     }
-    let (sources, listen, port) = listen(&options, started, for_shm)?;
+    let (sources, listen, port, shm) = listen(&options, started, for_shm)?;
     let service = Service::with_sources(node, sources, options.waiting);
     let service = service.map_err(Error::Worker)?;
     let mut endpoints = options.endpoints.clone();
@@ -270,7 +285,7 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     if let Some(restored) = restored {
         host.log().write(&record(&restored));
     }
-    watch(&host, &service, &listen, &woken);
+    watch(&host, &service, (&listen, shm.as_deref()), &woken);
     host.end_service();
     let node = service.stop().map_err(Error::Worker)?;
     let counters = node.counters();
@@ -294,14 +309,14 @@ fn allow_descriptors() {
 /// The sources of each worker.
 type Sources = Vec<Vec<Box<dyn Source<Store<Mapping>>>>>;
 
-/// Opens the sockets or the port; returns them by worker, the address that they got, and the
-/// kind of port.
+/// Opens the sockets or the port; returns them by worker, the address that they got, the kind of
+/// port, and the work over shared memory.
 fn listen(
     options: &Options,
     epoch: u64,
     secret: Option<Secret>,
-) -> Result<(Sources, Listen, Option<Opened>), Error> {
-    let (mut workers, mut port) = (Sources::new(), None);
+) -> Result<(Sources, Listen, Option<Opened>, Option<Arc<ShmWork>>), Error> {
+    let (mut workers, mut port, mut shm) = (Sources::new(), None, None);
     let address = match &options.listen {
         Listen::Udp(address) => Listen::Udp(listen_udp(*address, options.workers, &mut workers)?),
         Listen::Xdp(at) => {
@@ -316,9 +331,10 @@ fn listen(
     if let Some(path) = &options.shm {
         let source = ShmSource::listen(path, epoch, secret);
         let source = source.map_err(|error| Error::ListenShm(path.clone(), error))?;
+        shm = Some(source.work());
         workers.push(vec![Box::new(source)]);
     }
-    Ok((workers, address, port))
+    Ok((workers, address, port, shm))
 }
 
 /// Opens a socket for each worker; returns the address that they got.
@@ -407,12 +423,13 @@ fn record(restored: &Restored) -> Record {
 fn watch(
     host: &Host<Report>,
     service: &Service<Store<Mapping>>,
-    listen: &Listen,
+    (listen, shm): (&Listen, Option<&ShmWork>),
     woken: &Receiver<()>,
 ) {
     while !host.is_stopped() && !service.has_failed() {
         let _ = woken.recv_timeout(PULSE);
-        host.answer(|| report::of(host.status(env!("CARGO_PKG_VERSION")), service, listen));
+        let version = env!("CARGO_PKG_VERSION");
+        host.answer(|| report::of(host.status(version), service, listen, shm));
     }
 }
 

@@ -1,14 +1,17 @@
 //! The status of a running node, as JSON and for Prometheus.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use serde::{Deserialize, Serialize};
 use tare_daemon::{Metrics, ProcessStatus};
 use tare_memory::Mapping;
 
 use super::Listen;
-use crate::memory::{Counts, Store};
+use crate::memory::{Counts, SpaceUse, Store};
 use crate::operation::PageSize;
 use crate::protocol::NodeCounters;
-use crate::serve::{Service, WorkCounters};
+use crate::serve::{Service, ShmWork, WorkCounters};
 
 /// The status of a running node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,9 +27,18 @@ pub struct Report {
     pub memory: MemoryReport,
     /// Its requests.
     pub node: NodeReport,
+    /// The clients over shared memory, if it is served over that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shm: Option<ShmReport>,
     /// The threads that answer them.
     pub workers: Vec<WorkerReport>,
 }
+
+/// The most spaces that a report lists.
+pub const SPACES_MAX: usize = 1024;
+
+/// Spaces that are looked at in one go, while requests wait.
+const SPACES_AT_ONCE: usize = 1024;
 
 /// The memory of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +49,10 @@ pub struct MemoryReport {
     pub bytes_free: u64,
     /// Spaces.
     pub spaces: u64,
+    /// Those that use most, at most [`SPACES_MAX`]. They are not among the metrics, which others
+    /// than the operator may read.
+    #[serde(default)]
+    pub largest: Vec<SpaceReport>,
     /// Named regions.
     pub regions: u64,
     /// Locks that are held.
@@ -49,6 +65,43 @@ pub struct MemoryReport {
     pub retries: u64,
     /// Frames of 4 KiB that had to be zeroed when they were taken.
     pub zeroed_late: u64,
+}
+
+/// The memory that a space uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SpaceReport {
+    /// Bytes that count for its quota.
+    pub bytes: u64,
+    /// Its number.
+    pub space: u64,
+    /// Its quota, in bytes.
+    pub quota: u64,
+}
+
+/// The clients over shared memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShmReport {
+    /// Clients at present.
+    pub clients: u64,
+    /// The work for all that there were.
+    #[serde(flatten)]
+    pub work: ShmWorkReport,
+}
+
+tare_daemon::counters! {
+    /// The work for clients over shared memory.
+    pub struct ShmWorkReport {
+        connected => "shm_connected_total": "Clients over shared memory that were accepted",
+        refused => "shm_refused_total": "Clients over shared memory that were refused",
+        gone => "shm_gone_total": "Clients over shared memory that have gone",
+        cut_off => "shm_cut_off_total": "Clients over shared memory that were cut off, as they broke the rules",
+        requests => "shm_requests_total": "Requests over shared memory",
+        read_bytes => "shm_read_bytes_total": "Bytes that were asked for over shared memory",
+        written_bytes => "shm_written_bytes_total": "Bytes that were to be written over shared memory",
+        evicted => "shm_evicted_total": "Writes over shared memory that were incomplete, and gave way to others",
+        notifications => "shm_notifications_total": "Messages that woke clients over shared memory",
+        wakeups => "shm_wakeups_total": "Clients over shared memory that were not polled, and woke the node",
+    }
 }
 
 tare_daemon::counters! {
@@ -85,19 +138,75 @@ pub(super) fn of(
     process: ProcessStatus,
     service: &Service<Store<Mapping>>,
     listen: &Listen,
+    shm: Option<&ShmWork>,
 ) -> Report {
     let (epoch, bytes, counts, counters) = service.with_node(|node| {
         let store = node.store();
         (node.epoch(), store.bytes(), store.counts(), node.counters())
     });
+    let mut memory = MemoryReport::of(bytes, &counts);
+    memory.largest = largest(service);
     let workers = service.work();
     Report {
         process,
         listen: listen.to_string(),
         epoch,
-        memory: MemoryReport::of(bytes, &counts),
+        memory,
         node: NodeReport::of(&counters),
+        shm: shm.map(ShmReport::of),
         workers: workers.iter().map(WorkerReport::of).collect(),
+    }
+}
+
+/// Returns the spaces that use most, with those first that use more. Requests are served between
+/// two looks at some of them: there may be a million.
+fn largest(service: &Service<Store<Mapping>>) -> Vec<SpaceReport> {
+    let (mut least_first, mut after) = (BinaryHeap::new(), None);
+    loop {
+        let spaces = service.with_node(|node| node.store().spaces_after(after, SPACES_AT_ONCE));
+        for used in &spaces {
+            least_first.push(Reverse(SpaceReport::of(used)));
+            if least_first.len() > SPACES_MAX {
+                least_first.pop();
+            }
+        }
+        match spaces.last() {
+            Some(last) if spaces.len() == SPACES_AT_ONCE => after = Some(last.space),
+            _ => break,
+        }
+    }
+    let sorted = least_first.into_sorted_vec();
+    sorted.into_iter().map(|Reverse(space)| space).collect()
+}
+
+impl SpaceReport {
+    fn of(used: &SpaceUse) -> SpaceReport {
+        SpaceReport {
+            bytes: used.bytes,
+            space: used.space.0,
+            quota: used.quota,
+        }
+    }
+}
+
+impl ShmReport {
+    fn of(work: &ShmWork) -> ShmReport {
+        let (clients, counters) = work.get();
+        ShmReport {
+            clients: clients as u64,
+            work: ShmWorkReport {
+                connected: counters.connected,
+                refused: counters.refused,
+                gone: counters.gone,
+                cut_off: counters.cut_off,
+                requests: counters.entries,
+                read_bytes: counters.read_bytes,
+                written_bytes: counters.written_bytes,
+                evicted: counters.evicted,
+                notifications: counters.notifications,
+                wakeups: counters.wakeups,
+            },
+        }
     }
 }
 
@@ -107,6 +216,7 @@ impl MemoryReport {
             bytes,
             bytes_free: counts.bytes_free,
             spaces: counts.spaces as u64,
+            largest: Vec::new(),
             regions: counts.regions as u64,
             locks: counts.locks as u64,
             entries: counts.entries,
@@ -196,6 +306,15 @@ impl tare_daemon::Report for Report {
         self.process.metrics(&mut page);
         self.memory.metrics(&mut page);
         page.counters(NodeReport::INFO, &[(&[], self.node.values())]);
+        if let Some(shm) = &self.shm {
+            page.single(
+                "shm_clients",
+                "gauge",
+                "Clients over shared memory",
+                shm.clients,
+            );
+            page.counters(ShmWorkReport::INFO, &[(&[], shm.work.values())]);
+        }
         let numbers: Vec<String> = (0..self.workers.len()).map(|n| n.to_string()).collect();
         let labels: Vec<_> = numbers.iter().map(|n| [("worker", n.as_str())]).collect();
         let instances: Vec<_> = labels

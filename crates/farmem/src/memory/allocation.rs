@@ -72,6 +72,7 @@ impl<M: Bytes> Store<M> {
             preset: self.config.preset,
         });
         self.spaces.insert(id, space);
+        self.order.insert(id);
         Ok(())
     }
 
@@ -92,6 +93,7 @@ impl<M: Bytes> Store<M> {
         }
         self.locks.forget_space(id);
         self.abandon(id);
+        self.order.remove(&id);
         if let Some(mut space) = self.spaces.remove(&id) {
             space.leaving.append(&mut space.areas);
             self.leaving.insert(id);

@@ -16,6 +16,7 @@ mod space;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 use tare_sim::{Instant, Random};
 
@@ -132,12 +133,26 @@ pub struct Counts {
     pub last_token: u64,
 }
 
+/// The memory that a space uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceUse {
+    /// The space.
+    pub space: SpaceId,
+    /// The bytes that count for its quota: those that it has allocated, or, of sparse ranges, the
+    /// pages that were written.
+    pub bytes: u64,
+    /// Its quota, in bytes.
+    pub quota: u64,
+}
+
 /// The memory of a node.
 pub struct Store<M = Vec<u8>> {
     config: Config,
     table: Table<M>,
     pool: Pool<M>,
     spaces: HashMap<SpaceId, Space>,
+    /// The same spaces in their order, for [`Store::spaces_after`].
+    order: BTreeSet<SpaceId>,
     regions: HashMap<RegionId, Region>,
     names: HashMap<Box<[u8]>, RegionId>,
     last_region: u64,
@@ -197,6 +212,7 @@ impl<M: Bytes> Store<M> {
             table,
             pool,
             spaces: HashMap::new(),
+            order: BTreeSet::new(),
             regions: HashMap::new(),
             names: HashMap::new(),
             last_region: 0,
@@ -333,6 +349,20 @@ impl<M: Bytes> Store<M> {
     /// Returns the bytes of the pool of physical memory.
     pub fn bytes(&self) -> u64 {
         self.config.bytes
+    }
+
+    /// Returns what spaces use, in the order of their numbers: those after `after`, or from the
+    /// first one on, at most `max` of them.
+    pub fn spaces_after(&self, after: Option<SpaceId>, max: usize) -> Vec<SpaceUse> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let spaces = self.order.range((from, Bound::Unbounded)).take(max);
+        let spaces = spaces.filter_map(|id| Some((*id, self.spaces.get(id)?)));
+        let used = spaces.map(|(space, of)| SpaceUse {
+            space,
+            bytes: of.used,
+            quota: of.quota,
+        });
+        used.collect()
     }
 
     /// Returns what there is and what has happened.

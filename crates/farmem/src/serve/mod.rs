@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use crate::protocol::{Execute, Node};
 use crate::transport::Waiting;
 
-pub use shm::ShmSource;
+pub use shm::{ShmSource, ShmWork};
 pub use source::{Source, Turn};
 pub use udp::UdpSource;
 pub use worker::{Work, WorkCounters};

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
@@ -34,6 +34,24 @@ pub struct ShmSource {
     sockets: OwnedFd,
     /// A descriptor that can always be read.
     ready: OwnedFd,
+    work: Arc<ShmWork>,
+}
+
+/// The clients over shared memory and the work for them, for another thread to read: as of at most
+/// 20 ms ago, unless the worker slept since.
+#[derive(Debug, Default)]
+pub struct ShmWork(Mutex<(usize, Counters)>);
+
+impl ShmWork {
+    /// Returns the number of clients, and what the node did.
+    pub fn get(&self) -> (usize, Counters) {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (usize, Counters)> {
+        // It is copied as a whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl ShmSource {
@@ -60,7 +78,13 @@ impl ShmSource {
             ready: eventfd(1, EventfdFlags::CLOEXEC)?,
             server: RefCell::new(server),
             is_asleep: Cell::new(false),
+            work: Arc::default(),
         })
+    }
+
+    /// Returns where the source shows its clients and its work, while it belongs to a worker.
+    pub fn work(&self) -> Arc<ShmWork> {
+        Arc::clone(&self.work)
     }
 
     /// Answers what is there.
@@ -126,6 +150,11 @@ impl<S: Execute> Source<S> for ShmSource {
             self.server.get_mut().wait(Some(left))?;
         }
         self.serve(node)
+    }
+
+    fn report(&self) {
+        let server = self.server.borrow();
+        *self.work.lock() = (server.clients(), server.counters());
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -39,4 +39,7 @@ pub trait Source<S>: Send {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// Shows others what it has counted. Called now and then, by its worker.
+    fn report(&self) {}
 }

@@ -205,5 +205,6 @@ impl<S: Execute> Worker<S> {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         let cpu_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
         self.work.cpu_ns.store(cpu_ns, Ordering::Relaxed);
+        self.sources.iter().for_each(|source| source.report());
     }
 }

@@ -18,6 +18,7 @@ impl<M: Bytes> Store<M> {
     pub(super) fn restored(mut self, mut log: Log<M>) -> Result<(Store<M>, Restored), KeepError> {
         let mut token = self.config.last_token;
         log.replay(|record| self.apply(record, &mut token))?;
+        self.order = self.spaces.keys().copied().collect();
         self.locks = Locks::after(token.max(self.config.last_token));
         let dropped = self.take_entries()?;
         self.check_areas()?;

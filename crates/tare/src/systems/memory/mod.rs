@@ -1,6 +1,7 @@
 //! `tare memory`: remote memory.
 
 mod bench;
+mod close;
 pub(super) mod driver;
 mod fleet;
 mod keygen;
@@ -26,6 +27,8 @@ pub(crate) enum Command {
     Ping(ping::Args),
     /// Measure reads and writes at a node, every byte verified
     Bench(bench::Args),
+    /// Free the memory of address spaces whose clients are gone
+    Close(close::Args),
     /// Make a new secret for a node
     Keygen(keygen::KeygenArgs),
     /// Make the capability of an address space from the node's secret
@@ -43,6 +46,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(args),
         Command::Ping(args) => ping::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Close(args) => close::run(args),
         Command::Keygen(args) => keygen::keygen(args),
         Command::Capability(args) => keygen::capability(args),
     }

@@ -82,6 +82,15 @@ pub(crate) struct Args {
     /// over IPv6 1452, and 8264 on a loopback address]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1024..=65_507))]
     datagram: Option<u16>,
+    /// Seconds after which clients give an operation up, over UDP and frames: what a node that
+    /// stands still for longer has not answered is lost, and of changes the outcome is unknown. It
+    /// remembers the outcomes of operations for four times as long
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = timeout)]
+    timeout: f64,
+    /// The longest write over UDP and frames. One happens as a whole, and all clients wait while it
+    /// is copied
+    #[arg(long, value_name = "BYTES", default_value = "1Gi", value_parser = write_max)]
+    write_max: u64,
     /// Encrypt and authenticate every message: a file with the secret that `keygen` prints
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     secret: Option<PathBuf>,
@@ -153,6 +162,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         workers: args.cores.into(),
         waiting: args.wait.into(),
         datagram_bytes: args.datagram.map(usize::from),
+        timeout: Duration::from_secs_f64(args.timeout),
+        write_bytes_max: args.write_max,
         memory: args.memory,
         pages: args.pages.map(Pages::from),
         keep: args.keep.clone(),
@@ -174,6 +185,21 @@ fn space_quota(text: &str) -> Result<(SpaceId, u64), String> {
     let (space, bytes) = text.split_once('=').ok_or_else(wrong)?;
     let space = space.parse().map_err(|_| wrong())?;
     Ok((SpaceId(space), parse_bytes(bytes)?))
+}
+
+/// Reads the time after which clients give an operation up.
+fn timeout(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|s| (0.01..=60.0).contains(s));
+    seconds.ok_or_else(|| format!("found \"{text}\", expected 0.01 to 60 seconds"))
+}
+
+/// Reads the length of the longest write.
+fn write_max(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    match (1 << 16..=1 << 30).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(format!("found \"{text}\", expected 64Ki to 1Gi")),
+    }
 }
 
 /// Returns the quotas by space.
@@ -226,6 +252,24 @@ fn preset(text: &str) -> Result<Preset, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_timeout_and_the_longest_write_have_bounds() {
+        assert_eq!(timeout("0.25"), Ok(0.25));
+        assert_eq!(write_max("1Mi"), Ok(1 << 20));
+        for wrong in ["0", "-1", "61", "NaN", "x"] {
+            assert!(
+                timeout(wrong).unwrap_err().contains("expected 0.01"),
+                "{wrong}"
+            );
+        }
+        for wrong in ["0", "1Ki", "2Gi"] {
+            assert!(
+                write_max(wrong).unwrap_err().contains("expected 64Ki"),
+                "{wrong}"
+            );
+        }
+    }
 
     #[test]
     fn a_preset_is_a_range_of_whole_pages() {

@@ -10,6 +10,9 @@ use tare_farmem::daemon::{self, Report};
 
 use crate::terminal;
 
+/// The most spaces that are listed.
+const LISTED_MAX: usize = 20;
+
 /// The words of errors.
 const WORDS: Words = Words {
     one: "memory node",
@@ -20,7 +23,9 @@ const WORDS: Words = Words {
 #[command(after_help = "Examples:\n  \
     tare memory status\n  \
     tare memory status 127.0.0.1:7311\n  \
-    tare memory status --json /run/tare/memory-127.0.0.1-7311.sock | jq .memory\n\n\
+    tare memory status --json /run/tare/memory-127.0.0.1-7311.sock | jq .memory.largest\n\n\
+    Of the address spaces, the 20 that use most memory are listed, with --json 1024. One whose client\n\
+    is gone is freed by `tare memory close`.\n\n\
     Without ADDRESS or SOCKET, the only node of this machine that answers below /run/tare.")]
 pub(crate) struct Args {
     /// The address that the node listens at, or the socket that answers for it
@@ -74,6 +79,22 @@ fn text(report: &Report) -> String {
          {} zeroed late",
         memory.displaced, memory.retries, memory.zeroed_late
     );
+    for space in memory.largest.iter().take(LISTED_MAX) {
+        let _ = writeln!(
+            text,
+            "space     {}: {:.1} of {:.1} MiB",
+            space.space,
+            mib(space.bytes),
+            mib(space.quota)
+        );
+    }
+    let others = memory.spaces.saturating_sub(LISTED_MAX as u64);
+    if others > 0 {
+        let _ = writeln!(
+            text,
+            "          and {others} spaces with no more than these"
+        );
+    }
     let _ = writeln!(
         text,
         "requests  {}: {} operations run besides reads, {} repeated, {} busy",
@@ -85,6 +106,23 @@ fn text(report: &Report) -> String {
          writes given up",
         node.stale, node.expired, node.malformed, node.unauthenticated, node.abandoned
     );
+    if let Some(shm) = &report.shm {
+        let work = &shm.work;
+        let _ = writeln!(
+            text,
+            "shm       {} clients: {} accepted, {} refused, {} gone, {} cut off; {} requests, {:.1} \
+             MiB read, {:.1} MiB written, {} writes given up",
+            shm.clients,
+            work.connected,
+            work.refused,
+            work.gone,
+            work.cut_off,
+            work.requests,
+            mib(work.read_bytes),
+            mib(work.written_bytes),
+            work.evicted
+        );
+    }
     for (number, worker) in report.workers.iter().enumerate() {
         let _ = writeln!(
             text,
