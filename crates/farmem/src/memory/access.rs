@@ -5,6 +5,7 @@ use std::time::Duration;
 use tare_memory::publish;
 use tare_sim::Instant;
 
+use super::parts::Made;
 use super::pool::place;
 use super::space::Area;
 use super::table::{Entry, Page, Room};
@@ -38,19 +39,20 @@ impl<M: Bytes> Store<M> {
                 if !entry.allows(Permission::READ) {
                     return Err(Error::Permission { address });
                 }
-                let (offset, len) = within(address, len.into(), entry.size());
                 Ok(match entry.frame() {
-                    Some(frame) => self.pool.bytes(frame, offset, len),
-                    None => &ZEROS[..len.min(ZEROS.len())],
+                    Some(frame) => {
+                        let (offset, len) = within(address, len.into(), entry.size());
+                        self.pool.bytes(frame, offset, len)
+                    }
+                    None => zeros(address, len),
                 })
             }
             None => {
-                let area = self.area(space, address)?;
+                let (_, area) = self.space_area(space, address)?;
                 if !area.permission.allows(Permission::READ) {
                     return Err(Error::Permission { address });
                 }
-                let (_, len) = within(address, len.into(), area.page);
-                Ok(&ZEROS[..len.min(ZEROS.len())])
+                Ok(zeros(address, len))
             }
         }
     }
@@ -330,13 +332,16 @@ impl<M: Bytes> Store<M> {
             .find_map(|size| self.table.find(&Page::of(space, address, size)))
     }
 
-    /// Returns the area of an address, where the page table has no entry: a sparse one, if there is
-    /// one at all.
+    /// Returns the area of an address, and its first address. Where the page table has no entry it
+    /// is a sparse one.
     #[cold]
-    fn area(&self, space: SpaceId, address: Address) -> Result<Area, Error> {
+    pub(super) fn space_area(
+        &self,
+        space: SpaceId,
+        address: Address,
+    ) -> Result<(Address, Area), Error> {
         let space = self.spaces.get(&space).ok_or(Error::NoSuchSpace)?;
-        let (_, area) = space.area(address).ok_or(Error::Unmapped { address })?;
-        Ok(area)
+        space.area(address).ok_or(Error::Unmapped { address })
     }
 
     /// Sees to it that every page of a range is allowed and has a frame. A failure leaves all pages
@@ -352,16 +357,12 @@ impl<M: Bytes> Store<M> {
         let (mut at, end) = (address, address + len);
         while at < end {
             match self.populate_page(space, at, permission) {
-                Ok((size, is_new)) => {
-                    if is_new {
-                        made.push(at);
-                    }
+                Ok((size, what)) => {
+                    made.extend(what.map(|what| (at, what)));
                     at = ((at >> size.shift()) + 1) << size.shift();
                 }
                 Err(error) => {
-                    for at in made {
-                        self.unpopulate_page(space, at);
-                    }
+                    self.unpopulate(space, made);
                     return Err(error);
                 }
             }
@@ -369,64 +370,114 @@ impl<M: Bytes> Store<M> {
         Ok(())
     }
 
-    fn populate_page(
+    /// Sees to it that a page, or the part of one of 1 GiB that an address is in, is allowed and
+    /// has a frame. Returns its size, and what it made.
+    pub(super) fn populate_page(
         &mut self,
         id: SpaceId,
         address: Address,
         permission: Permission,
-    ) -> Result<(PageSize, bool), Error> {
-        if let Some(entry) = self.find(id, address) {
-            let size = entry.size();
-            if !entry.allows(permission) {
-                return Err(Error::Permission { address });
+    ) -> Result<(PageSize, Option<Made>), Error> {
+        let (size, area) = match self.find(id, address) {
+            Some(entry) => {
+                let size = entry.size();
+                if !entry.allows(permission) {
+                    return Err(Error::Permission { address });
+                }
+                if entry.frame().is_some() {
+                    return Ok((size, None));
+                }
+                (size, None)
             }
-            if entry.frame().is_some() {
-                return Ok((size, false));
+            None => {
+                let (_, area) = self.space_area(id, address)?;
+                if !area.permission.allows(permission) {
+                    return Err(Error::Permission { address });
+                }
+                (area.page, Some(area))
             }
-            let frame = self.take_frame(size).ok_or(Error::OutOfMemory)?;
-            let page = Page::of(id, address, size);
-            self.table.set_frame(&page, Some(frame));
-            return Ok((size, true));
-        }
-        let area = self.area(id, address)?;
-        let size = area.page;
-        if !area.permission.allows(permission) {
-            return Err(Error::Permission { address });
+        };
+        let page = Page::of(id, address, size);
+        if size == PageSize::Huge && self.has_parts(&page) {
+            self.populate_part(id, address)?;
+            return Ok((PageSize::Large, Some(Made::Part)));
         }
         let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
-        if !space.may_use(size.bytes()) {
+        if area.is_some() && !space.may_use(size.bytes()) {
             return Err(Error::Quota);
         }
         let frame = self.take_frame(size).ok_or(Error::OutOfMemory)?;
-        let entry = Entry::new(size, area.permission, Some(frame));
-        let page = Page::of(id, address, size);
-        while !self.table.insert(&page, entry, Room::Second) {
-            if !self.find_room(self.config.free_pages.max(1)) {
+        let is_in_parts = size == PageSize::Huge && !self.pool.is_clean(frame);
+        if is_in_parts {
+            self.begin_parts(&page, frame);
+            if let Err(error) = self.populate_part(id, address) {
+                self.end_parts(&page);
+                return Err(error);
+            }
+        } else if let Some(area) = area {
+            let entry = Entry::new(size, area.permission, Some(frame));
+            if let Err(error) = self.insert(&page, entry) {
                 self.pool.give_back(frame, size);
+                return Err(error);
+            }
+        } else {
+            self.table.set_frame(&page, Some(frame));
+        }
+        if area.is_some() {
+            let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
+            space.used += size.bytes();
+            space.touched.insert(address & !(size.bytes() - 1));
+        }
+        Ok(match is_in_parts {
+            true => (PageSize::Large, Some(Made::FirstPart)),
+            false => (size, Some(Made::Page)),
+        })
+    }
+
+    /// Adds an entry to the page table. Freed memory that was not given back yet is, before there
+    /// is no room.
+    pub(super) fn insert(&mut self, page: &Page, entry: Entry) -> Result<(), Error> {
+        while !self.table.insert(page, entry, Room::Second) {
+            if !self.find_room(self.config.free_pages.max(1)) {
                 return Err(Error::OutOfMemory);
             }
         }
-        let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
-        space.used += size.bytes();
-        space.touched.insert(address & !(size.bytes() - 1));
-        Ok((size, true))
+        Ok(())
     }
 
-    /// Undoes [`Store::populate_page`] where it made something.
-    fn unpopulate_page(&mut self, id: SpaceId, address: Address) {
+    /// Undoes what calls of [`Store::populate_page`] made, at these addresses.
+    pub(super) fn unpopulate(&mut self, id: SpaceId, made: Vec<(Address, Made)>) {
+        for (at, what) in made.into_iter().rev() {
+            self.unpopulate_page(id, at, what);
+        }
+    }
+
+    fn unpopulate_page(&mut self, id: SpaceId, address: Address, made: Made) {
         let Some(entry) = self.find(id, address) else {
             return;
         };
-        let size = entry.size();
-        if let Some(frame) = entry.frame() {
-            self.pool.give_back(frame, size);
+        let page = Page::of(id, address, entry.size());
+        match (made, entry.frame()) {
+            (Made::Page, Some(frame)) => self.pool.give_back(frame, page.size),
+            (Made::Page, None) => {}
+            (Made::Part | Made::FirstPart, _) => {
+                self.table.remove(&page);
+            }
+        }
+        let page = match made {
+            Made::Part => return,
+            Made::Page => page,
+            Made::FirstPart => Page::of(id, address, PageSize::Huge),
+        };
+        if made == Made::FirstPart {
+            self.end_parts(&page);
         }
         let Some(space) = self.spaces.get_mut(&id) else {
             return;
         };
-        let page = Page::of(id, address, size);
-        if space.touched.remove(&(address & !(size.bytes() - 1))) {
-            space.used -= size.bytes();
+        let bytes = page.size.bytes();
+        if space.touched.remove(&(address & !(bytes - 1))) {
+            space.used -= bytes;
             self.table.remove(&page);
         } else {
             self.table.set_frame(&page, None);
@@ -450,12 +501,19 @@ impl<M: Bytes> Store<M> {
     /// Returns the physical address of a lock; a page that was never written has none.
     fn physical(&self, space: SpaceId, address: Address) -> Result<u64, Error> {
         let Some(entry) = self.find(space, address) else {
-            self.area(space, address)?;
+            self.space_area(space, address)?;
             return Err(Error::StaleToken);
         };
         let frame = entry.frame().ok_or(Error::StaleToken)?;
         Ok(place(frame, within(address, 1, entry.size()).0))
     }
+}
+
+/// Returns the first bytes of a range that has no memory: those up to the next multiple of 4 KiB,
+/// since a part of the same page may have some.
+#[inline]
+fn zeros(address: Address, len: u32) -> &'static [u8] {
+    &ZEROS[..within(address, len.into(), PageSize::Small).1]
 }
 
 /// Returns the offset of an address in its page, and how many of `len` bytes are in this page.

@@ -4,6 +4,9 @@
 //! others in between. What the space has freed is then given back, and the pages are entered into
 //! the page table, a bounded number with each call. No lookup finds these pages before the
 //! allocation is made. If it is not made, or another one is, they leave again, as freed ones do.
+//!
+//! The pages of a region get their memory in the same way. They keep it if the region is not made
+//! after all, as they do after a write.
 
 use super::allocation::{whole_pages, Frames, AREAS_MAX, CHOSEN, PAGES_MAX};
 use super::space::{Area, Kind};
@@ -53,15 +56,20 @@ impl<M: Bytes> Store<M> {
     /// Does a bounded part of the work of an operation ahead of it. Returns false if there is more
     /// of it. The operation itself then takes less time; its result is the same.
     pub fn prepare(&mut self, id: SpaceId, operation: &Operation<'_>) -> bool {
-        let Operation::Alloc {
-            bytes,
-            page,
-            at,
-            permission,
-            sparse,
-        } = *operation
-        else {
-            return true;
+        let (bytes, page, at, permission, sparse) = match *operation {
+            Operation::Alloc {
+                bytes,
+                page,
+                at,
+                permission,
+                sparse,
+            } => (bytes, page, at, permission, sparse),
+            Operation::Region {
+                name,
+                address,
+                bytes,
+            } => return self.populate_ahead(id, name, address, bytes),
+            _ => return true,
         };
         // What is wrong with it is for the operation to find.
         let Ok(bytes) = whole_pages(bytes, page) else {

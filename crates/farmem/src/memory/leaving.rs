@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use super::locks::Locks;
+use super::parts::{self, Parted};
 use super::pool::{place, Frame, Pool};
 use super::space::{Kind, Space};
 use super::table::{Page, Table};
@@ -86,7 +87,12 @@ impl<M: Bytes> Store<M> {
             self.settle(id);
             return pages;
         };
-        let mut physical = (&mut self.table, &mut self.pool, &mut self.locks);
+        let mut physical = Physical {
+            table: &mut self.table,
+            pool: &mut self.pool,
+            locks: &mut self.locks,
+            parted: &mut self.parted,
+        };
         while pages > 0 {
             let Some((start, from, to)) = space.first_leaving(&range) else {
                 break;
@@ -149,12 +155,21 @@ fn cost(size: PageSize) -> u64 {
     }
 }
 
-fn drop_pages<M: Bytes>(
-    (table, pool, locks): &mut (&mut Table<M>, &mut Pool<M>, &mut Locks),
-    first: &Page,
-    count: u64,
-    kind: Kind,
-) {
+/// All that knows of a page's memory.
+struct Physical<'a, M> {
+    table: &'a mut Table<M>,
+    pool: &'a mut Pool<M>,
+    locks: &'a mut Locks,
+    parted: &'a mut Parted,
+}
+
+fn drop_pages<M: Bytes>(physical: &mut Physical<'_, M>, first: &Page, count: u64, kind: Kind) {
+    let Physical {
+        table,
+        pool,
+        locks,
+        parted,
+    } = physical;
     // Those of 4 KiB are mostly neighbours, which go back together.
     let mut small = Vec::with_capacity(count.min(BATCH) as usize);
     table.remove_all(first, count, |entry| {
@@ -169,4 +184,13 @@ fn drop_pages<M: Bytes>(
         }
     });
     pool.give_back_small(&small);
+    if first.size == PageSize::Huge && !parted.is_empty() {
+        for page in (0..count).map(|n| first.after(n)) {
+            if let Some(frame) = parts::remove(parted, table, &page) {
+                let start = place(frame, 0);
+                locks.forget(start..start + page.size.bytes());
+                pool.give_back(frame, page.size);
+            }
+        }
+    }
 }

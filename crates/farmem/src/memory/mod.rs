@@ -10,6 +10,7 @@ mod allocation;
 mod keep;
 mod leaving;
 mod locks;
+mod parts;
 mod pool;
 mod regions;
 mod space;
@@ -28,6 +29,7 @@ pub use regions::{GRANTS_MAX, REGIONS_MAX};
 
 use keep::Kept;
 use locks::Locks;
+use parts::Parted;
 use pool::Pool;
 use regions::Region;
 use space::Space;
@@ -157,6 +159,7 @@ pub struct Store<M = Vec<u8>> {
     names: HashMap<Box<[u8]>, RegionId>,
     last_region: u64,
     locks: Locks,
+    parted: Parted,
     random: Random,
     retries: u64,
     kept: Option<Kept<M>>,
@@ -217,6 +220,7 @@ impl<M: Bytes> Store<M> {
             names: HashMap::new(),
             last_region: 0,
             locks: Locks::after(config.last_token),
+            parted: Parted::new(),
             // Clients see what it chooses, so it has nothing of the key.
             random: Random::new(0),
             retries: 0,

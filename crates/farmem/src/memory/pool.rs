@@ -11,7 +11,7 @@ pub(super) type Frame = u32;
 pub(super) const BYTES_MAX: u64 = (u32::MAX as u64) << PageSize::Small.shift();
 
 /// Frames of 4 KiB in a block of 2 MiB.
-const FRAMES: u32 = 512;
+pub(super) const FRAMES: u32 = 512;
 /// Blocks in a frame of 1 GiB.
 const BLOCKS: u32 = 512;
 
@@ -19,14 +19,15 @@ const BLOCKS: u32 = 512;
 /// of 4 KiB for as long as one of them is taken; 512 aligned blocks are a frame of 1 GiB.
 ///
 /// All memory is written once at the start, so that no later access waits for the kernel. A frame
-/// that comes back holds its old bytes until [`Pool::clean`] or, at the latest, until it is taken.
+/// that comes back holds its old bytes until [`Pool::clean`] or, at the latest, until it is taken;
+/// a block of a frame of 1 GiB until [`Pool::zero_block`].
 pub(super) struct Pool<M> {
     memory: M,
     blocks: Vec<Block>,
     /// The blocks with free frames, in the order in which they are taken from: those that are split
     /// already first, so that whole blocks stay whole, and in each part those that are zero first.
     free: BTreeSet<(Shape, bool, u32)>,
-    /// The blocks that may have free frames with old bytes.
+    /// The blocks that may have frames with old bytes.
     unclean: VecDeque<u32>,
     frames_free: u64,
     late: u64,
@@ -41,7 +42,7 @@ enum Shape {
 #[derive(Clone, Default)]
 struct Block {
     free: Bits,
-    /// A subset of `free`: those with old bytes.
+    /// Those with old bytes, which are free, or of a frame of 1 GiB.
     dirty: Bits,
     is_queued: bool,
 }
@@ -144,7 +145,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Pool<M> {
         self.late
     }
 
-    /// Takes a frame whose bytes are all zero; `None` if no memory of this size is free.
+    /// Takes a frame; `None` if no memory of this size is free. All its bytes are zero, but for one
+    /// of 1 GiB that is not [clean](Pool::is_clean).
     pub(super) fn take(&mut self, size: PageSize) -> Option<Frame> {
         match size {
             PageSize::Small => {
@@ -163,24 +165,47 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Pool<M> {
             }
             PageSize::Huge => {
                 let is_whole = |block: &Block| block.free.is_full();
-                let mut runs = self.blocks.chunks_exact(BLOCKS as usize);
-                let first = runs.position(|run| run.iter().all(is_whole))? as u32 * BLOCKS;
+                let is_zero = |block: &Block| is_whole(block) && block.dirty.is_empty();
+                let find = |is_right: &dyn Fn(&Block) -> bool| {
+                    let mut runs = self.blocks.chunks_exact(BLOCKS as usize);
+                    runs.position(|run| run.iter().all(is_right))
+                };
+                let first = find(&is_zero).or_else(|| find(&is_whole))? as u32 * BLOCKS;
                 for number in first..first + BLOCKS {
-                    self.take_from(number, Bits::first(FRAMES));
+                    self.change(number, |block| block.free = Bits::default());
                 }
+                self.frames_free -= u64::from(BLOCKS * FRAMES);
                 Some(first * FRAMES)
             }
         }
     }
 
     fn take_from(&mut self, number: u32, bits: Bits) {
-        let dirty = self.blocks[number as usize].dirty.and(&bits);
-        self.late += self.zero(number, &dirty);
+        self.zero_late(number, &bits);
         self.change(number, |block| {
             block.dirty = block.dirty.without(&bits);
             block.free = block.free.without(&bits);
         });
         self.frames_free -= u64::from(bits.count());
+    }
+
+    /// Returns true if all bytes of a frame of 1 GiB that was taken are zero.
+    pub(super) fn is_clean(&self, frame: Frame) -> bool {
+        let number = (frame / FRAMES) as usize;
+        let blocks = &self.blocks[number..number + BLOCKS as usize];
+        blocks.iter().all(|block| block.dirty.is_empty())
+    }
+
+    /// Zeroes what has old bytes in a block of a frame of 1 GiB that was taken.
+    pub(super) fn zero_block(&mut self, frame: Frame) {
+        let number = frame / FRAMES;
+        self.zero_late(number, &Bits::first(FRAMES));
+        self.blocks[number as usize].dirty = Bits::default();
+    }
+
+    /// Takes note that a block of a frame of 1 GiB that was claimed has old bytes.
+    pub(super) fn mark_block(&mut self, frame: Frame) {
+        self.blocks[(frame / FRAMES) as usize].dirty = Bits::first(FRAMES);
     }
 
     /// Takes back a frame.
@@ -220,7 +245,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Pool<M> {
         }
     }
 
-    /// Zeroes free frames with old bytes, at most `frames` of 4 KiB. Returns how many it zeroed.
+    /// Zeroes frames with old bytes, at most `frames` of 4 KiB. Returns how many it zeroed.
     pub(super) fn clean(&mut self, frames: u64) -> u64 {
         let mut zeroed = 0;
         while zeroed < frames {
@@ -252,6 +277,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Pool<M> {
             self.free
                 .extend(after.map(|(shape, late)| (shape, late, number)));
         }
+    }
+
+    /// Zeroes frames that are needed at once, as far as they have old bytes.
+    fn zero_late(&mut self, number: u32, bits: &Bits) {
+        let dirty = self.blocks[number as usize].dirty.and(bits);
+        self.late += self.zero(number, &dirty);
     }
 
     fn zero(&mut self, number: u32, bits: &Bits) -> u64 {

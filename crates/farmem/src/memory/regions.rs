@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::allocation::{whole_pages, Frames, PAGES_MAX};
 use super::keep::Record;
-use super::space::{Area, Kind};
+use super::space::{Area, Kind, Space};
 use super::{Bytes, Store};
 use crate::operation::{Address, Error, PageSize, Permission, RegionId, SpaceId, NAME_MAX};
 
@@ -45,13 +45,7 @@ impl<M: Bytes> Store<M> {
         address: Address,
         bytes: u64,
     ) -> Result<RegionId, Error> {
-        let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
-        if name.is_empty() || name.len() > NAME_MAX || self.names.contains_key(name) {
-            return Err(Error::Name);
-        }
-        if space.regions.len() >= REGIONS_MAX {
-            return Err(Error::Quota);
-        }
+        let space = self.check_name(id, name)?;
         let (_, area) = space.area(address).ok_or(Error::Unmapped { address })?;
         let (page, multiple) = (area.page, area.page.bytes());
         if !address.is_multiple_of(multiple) {
@@ -72,6 +66,11 @@ impl<M: Bytes> Store<M> {
         self.make_room(true)?;
         // The frames are then the same for as long as the region exists, and mappings have them.
         self.populate(id, address, bytes, area.permission)?;
+        if page == PageSize::Huge {
+            for at in (address..end).step_by(page.bytes() as usize) {
+                self.join_parts(id, at)?;
+            }
+        }
         self.last_region += 1;
         let region = RegionId(self.last_region);
         self.record(&Record::Region {
@@ -98,6 +97,18 @@ impl<M: Bytes> Store<M> {
             space.regions.insert(region);
         }
         Ok(region)
+    }
+
+    /// Checks what does not depend on the memory of a region that is to be made.
+    pub(super) fn check_name(&self, id: SpaceId, name: &[u8]) -> Result<&Space, Error> {
+        let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
+        if name.is_empty() || name.len() > NAME_MAX || self.names.contains_key(name) {
+            return Err(Error::Name);
+        }
+        match space.regions.len() >= REGIONS_MAX {
+            true => Err(Error::Quota),
+            false => Ok(space),
+        }
     }
 
     /// Looks up a region that belongs or is granted to a space.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::ahead::Entering;
+use super::parts::Populating;
 use crate::operation::{Address, PageSize, Permission, RegionId};
 
 /// An address space.
@@ -21,8 +22,10 @@ pub(super) struct Space {
     pub(super) leaving: BTreeMap<Address, Area>,
     /// The allocation that is being prepared; it overlaps no area.
     pub(super) entering: Option<Entering>,
+    /// The region whose pages get memory ahead.
+    pub(super) populating: Option<Populating>,
     /// The first addresses of the pages of sparse areas, leaving ones too, that have an entry in
-    /// the page table.
+    /// the page table, or a part that has one.
     pub(super) touched: BTreeSet<Address>,
     /// The place of the next allocation, if there is room.
     pub(super) next: Address,
@@ -61,6 +64,7 @@ impl Space {
             areas: BTreeMap::new(),
             leaving: BTreeMap::new(),
             entering: None,
+            populating: None,
             touched: BTreeSet::new(),
             next,
             regions: BTreeSet::new(),

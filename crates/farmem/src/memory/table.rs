@@ -43,7 +43,7 @@ impl Page {
 
     /// Returns the page of the same size that is so many after this one.
     #[inline]
-    fn after(&self, pages: u64) -> Page {
+    pub(super) fn after(&self, pages: u64) -> Page {
         Page {
             number: self.number + pages,
             ..*self

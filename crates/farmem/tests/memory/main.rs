@@ -1,6 +1,7 @@
 //! The promises of the memory of a node.
 
 mod pages;
+mod parts;
 mod sharing;
 
 use std::time::Duration;

@@ -4,6 +4,7 @@
 mod kill;
 mod model;
 mod part;
+mod parts;
 
 use std::time::Duration;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{
     Authentication, Client, Datagrams, Failure, Node, NodeConfig, Protection, Response,
@@ -538,4 +539,40 @@ fn an_answer_of_another_epoch_or_space_ends_nothing() {
         bench.give(&answers);
         assert_eq!(bench.completions().len(), 1);
     }
+}
+
+#[test]
+fn a_region_over_sockets_is_busy_until_its_pages_are_prepared() {
+    const BYTES: u64 = 4 << 20;
+    let mut store = Store::new(&Config::new(BYTES));
+    store.open(SPACE).unwrap();
+    let page = PageSize::Small;
+    let alloc = |store: &mut Store| {
+        let permission = Permission::READ_WRITE;
+        store.alloc(SPACE, BYTES, page, Some(0), permission, false)
+    };
+    alloc(&mut store).unwrap();
+    store.write(SPACE, 0, &[5; BYTES as usize]).unwrap();
+    store.free(SPACE, 0, BYTES).unwrap();
+    alloc(&mut store).unwrap();
+    let mut pair = Pair::new(node_config(1), client_config(1), store, &line());
+    let region = Operation::Region {
+        name: b"all",
+        address: 0,
+        bytes: BYTES,
+    };
+    assert!(matches!(pair.run(&region).outcome, Ok(Value::Region(_))));
+    // 2 MiB are zeroed for each request, and the last one finds that all is.
+    assert_eq!(pair.node().counters().busy, 2);
+    assert_eq!(pair.node().store().counts().zeroed_late, BYTES >> 12);
+    // One that is refused is refused at once.
+    let refused = Operation::Region {
+        name: b"other",
+        address: 1,
+        bytes: BYTES,
+    };
+    let misaligned = Error::Misaligned { multiple: 4096 };
+    let outcome = pair.run(&refused).outcome;
+    assert_eq!(outcome, Err(Failure::Refused(misaligned)));
+    assert_eq!(pair.node().counters().busy, 2);
 }

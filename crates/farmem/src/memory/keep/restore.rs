@@ -8,7 +8,7 @@ use crate::memory::regions::{Grant, Region};
 use crate::memory::space::{Area, Kind, Space};
 use crate::memory::table::{Entry, Page};
 use crate::memory::{Bytes, Preset, Store};
-use crate::operation::{Address, Permission, RegionId, SpaceId};
+use crate::operation::{Address, PageSize, Permission, RegionId, SpaceId};
 
 const NO_SPACE: KeepError = KeepError::Corrupt("a record names no space");
 const NO_REGION: KeepError = KeepError::Corrupt("a record names no region");
@@ -329,7 +329,8 @@ impl<M: Bytes> Store<M> {
     /// entries it dropped.
     fn take_entries(&mut self) -> Result<u64, KeepError> {
         let (spaces, pool) = (&mut self.spaces, &mut self.pool);
-        self.table.repair(|page, entry| {
+        let mut parts = Vec::new();
+        let dropped = self.table.repair(|page, entry| {
             let start = page.number << page.size.shift();
             let Some(space) = spaces.get_mut(&page.space) else {
                 return Ok(false);
@@ -337,7 +338,13 @@ impl<M: Bytes> Store<M> {
             let Some((_, area)) = space.area(start) else {
                 return Ok(false);
             };
-            if (area.page, area.permission.bits()) != (page.size, entry.permission_bits()) {
+            let is_like = area.permission.bits() == entry.permission_bits();
+            let is_part = (area.page, page.size) == (PageSize::Huge, PageSize::Large);
+            if let (Some(frame), true, true) = (entry.frame(), is_part, is_like) {
+                parts.push((*page, frame));
+                return Ok(true);
+            }
+            if area.page != page.size || !is_like {
                 return Err(KeepError::Corrupt("a page is not as its allocation"));
             }
             if matches!(area.kind, Kind::Mapped(_)) {
@@ -356,7 +363,10 @@ impl<M: Bytes> Store<M> {
                 )),
                 _ => Ok(true),
             }
-        })
+        })?;
+        let in_parts = self.restore_parts(&parts);
+        let wrong = KeepError::Corrupt("the parts of a page do not belong together");
+        Ok(dropped + in_parts.ok_or(wrong)?)
     }
 
     /// Checks that each page that has to have an entry has the right one.

@@ -447,7 +447,10 @@ impl<S: Execute> Node<S> {
         let has_room = self.records.has_room(now_ns);
         let outcome = if request.segment == 0 {
             let operation = codec::decode(request, request.body)?;
-            if !has_room {
+            // Pages of a region get memory at once, which may have to be zeroed: part by part, and
+            // others are served before the client asks again.
+            let is_long = request.code == code::REGION;
+            if !has_room || (is_long && !self.store.prepare(request.space, &operation)) {
                 self.counters.busy += 1;
                 return Ok((status::BUSY, 0));
             }
