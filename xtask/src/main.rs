@@ -129,7 +129,8 @@ fn simulate(seeds: &str, first: Option<&str>) -> Result<(), String> {
     std::env::set_var("TARE_SEEDS", seeds);
     std::env::set_var("TARE_SEEDS_FROM", first);
     let arguments = "test --release --locked -p tare-farmem --test protocol -- \
-                     every_history_is_linearizable_and_nothing_runs_twice";
+                     every_history_is_linearizable_and_nothing_runs_twice \
+                     a_lock_has_one_holder_whichever_client_is_killed_and_stale_tokens_are_refused";
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
     shell::step("simulation", "cargo", &arguments)
 }

@@ -410,7 +410,13 @@ fn corruptions_for(random: &mut Random, share: f64) -> Corruption {
 }
 
 /// The number of seeds, unless `TARE_SEEDS` has another one.
-const SEEDS: u64 = 10_000;
+pub(crate) const SEEDS: u64 = 10_000;
+
+/// The seeds to run.
+pub(crate) fn seeds() -> std::ops::Range<u64> {
+    let first = variable("TARE_SEEDS_FROM").unwrap_or(0);
+    first..first.saturating_add(variable("TARE_SEEDS").unwrap_or(SEEDS))
+}
 
 /// A variable's number, if it is set.
 fn variable(name: &str) -> Option<u64> {
@@ -424,11 +430,7 @@ fn variable(name: &str) -> Option<u64> {
 #[test]
 fn every_history_is_linearizable_and_nothing_runs_twice() {
     let coverage = Coverage::default();
-    let first = variable("TARE_SEEDS_FROM").unwrap_or(0);
-    let seeds = variable("TARE_SEEDS").unwrap_or(SEEDS);
-    for_seeds(first..first.saturating_add(seeds), |seed| {
-        run(seed, &coverage)
-    });
+    for_seeds(seeds(), |seed| run(seed, &coverage));
     // Per thousand of the operations that change something.
     let all = coverage.succeeded.get() + coverage.unknown.get() + coverage.without_effect.get();
     if all > 10_000 {
