@@ -8,6 +8,7 @@ use tare_farmem::protocol::{
     Authentication, Client, Datagrams, Failure, Node, NodeConfig, Protection, Response,
     REQUEST_HEADER,
 };
+use tare_sim::{Instant, Random};
 
 use crate::bench::{add, read, store, write, Bench, START};
 use crate::world::{client_config, line, node_config, Memory, Pair, MILLISECOND, SPACE};
@@ -575,4 +576,87 @@ fn a_region_over_sockets_is_busy_until_its_pages_are_prepared() {
     let outcome = pair.run(&refused).outcome;
     assert_eq!(outcome, Err(Failure::Refused(misaligned)));
     assert_eq!(pair.node().counters().busy, 2);
+}
+
+#[test]
+fn a_client_that_was_idle_asks_for_the_time_before_its_next_change() {
+    // The clocks of both sides may run wrong by 500 millionths in all.
+    for (gain, share) in [(-500_000, 0.0), (500_000, 0.0), (500_000, 1.0)] {
+        let mut pair = Pair::new(node_config(1), client_config(1), Memory::new(64), &line());
+        let clock = pair.testbed.clock_mut(pair.server);
+        clock.set_gain(Instant::ZERO, gain);
+        let host = pair.testbed.node_mut(pair.host);
+        host.client.exchange(share, Random::new(1));
+        let mut sum = 0;
+        // A timeout of the node is 20 ms.
+        for (n, (idle_ms, asks)) in [
+            (0, true),
+            (5000, false),
+            (6000, true),
+            (83 * 60_000, true),
+            (1, false),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            pair.testbed.run_for(idle_ms * MILLISECOND);
+            let before = pair.client().counters().requests;
+            let done = pair.run(&add(8, 1 + n as u64));
+            assert_eq!(done.outcome, Ok(Value::Old(sum)), "after {idle_ms} ms");
+            let requests = pair.client().counters().requests - before;
+            assert_eq!(requests, 1 + u64::from(asks), "after {idle_ms} ms");
+            sum += 1 + n as u64;
+        }
+        // Reads need no time, and bring it along.
+        pair.testbed.run_for(83 * 60_000 * MILLISECOND);
+        let before = pair.client().counters().requests;
+        for operation in [read(8, 8), add(8, 1)] {
+            assert!(pair.run(&operation).outcome.is_ok());
+        }
+        assert_eq!(pair.client().counters().requests - before, 2);
+        // A change that waits for the time was not sent.
+        pair.testbed.run_for(6000 * MILLISECOND);
+        pair.testbed.kill(pair.server);
+        assert_eq!(pair.run(&add(8, 1)).outcome, Err(Failure::NodeGone));
+    }
+}
+
+#[test]
+fn a_long_write_after_an_idle_time_asks_for_the_time_once() {
+    let mut pair = Pair::new(
+        node_config(1),
+        client_config(1),
+        Memory::new(1 << 16),
+        &line(),
+    );
+    let clock = pair.testbed.clock_mut(pair.server);
+    clock.set_gain(Instant::ZERO, 500_000);
+    const IDLE_MS: u32 = 83 * 60_000;
+    let mut sent = Vec::new();
+    // The write alone, several times, since every second one is sent as a run; and behind a read,
+    // which needs no time.
+    for (idle_ms, has_read) in [
+        (0, false),
+        (1, false),
+        (IDLE_MS, false),
+        (IDLE_MS, false),
+        (IDLE_MS, true),
+        (IDLE_MS, true),
+        (1, true),
+    ] {
+        pair.testbed.run_for(idle_ms * MILLISECOND);
+        let before = pair.client().counters().requests;
+        if has_read {
+            pair.submit(SPACE, &read(8, 8));
+        }
+        pair.submit(SPACE, &write(4096, &[7; 10_000]));
+        pair.submit(SPACE, &add(0, 1));
+        let done = pair.complete();
+        assert_eq!(done.len(), 2 + usize::from(has_read));
+        assert!(done.iter().all(|done| done.outcome.is_ok()), "{done:?}");
+        let requests = pair.client().counters().requests - before;
+        sent.push(requests - u64::from(has_read));
+    }
+    let once = sent[1];
+    assert_eq!(sent, [1, 0, 1, 1, 1, 1, 0].map(|asks| once + asks));
 }

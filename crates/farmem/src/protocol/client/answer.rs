@@ -7,7 +7,7 @@ use tare_sim::Instant;
 use super::super::codec::{self, code, status};
 use super::super::message::{Response, RECEIVED_MAX};
 use super::super::node::DATAGRAM_MIN;
-use super::{nanos, Attempt, Client, Failure, NodeInfo, HELLO};
+use super::{nanos, Attempt, Client, Failure, NodeInfo, HELLO, RECKON_TIMEOUTS};
 use crate::operation::Value;
 
 impl Client {
@@ -29,12 +29,14 @@ impl Client {
         }
         self.heard = Some(now);
         self.hello = HELLO;
+        let timeout_ns = u64::from_le_bytes(*timeout);
         self.node = Some(NodeInfo {
             datagram_bytes: usize::try_from(datagram_bytes).unwrap_or(usize::MAX),
-            timeout_ns: u64::from_le_bytes(*timeout).min(nanos(self.config.timeout)),
+            timeout_ns: timeout_ns.min(nanos(self.config.timeout)),
             write_max: u64::from_le_bytes(*write_max),
             time_ns: response.time_ns,
             at: now,
+            reckon_ns: timeout_ns.saturating_mul(RECKON_TIMEOUTS),
         });
         let before = std::mem::replace(&mut self.epoch, response.epoch);
         self.protection.set_epoch(response.epoch);
@@ -118,8 +120,7 @@ impl Client {
             if response.status == status::EPOCH && self.node.is_some() {
                 // The answer to a question that is asked from now on comes from that node or a
                 // later one, whatever else is still on the way.
-                self.node = None;
-                self.hello = HELLO;
+                self.ask_again();
             }
             return;
         }

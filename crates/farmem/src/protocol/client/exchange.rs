@@ -38,7 +38,7 @@ pub struct Exchange {
 impl Client {
     /// Starts a read, a write, a compare-and-swap or an addition that fits into one datagram, which
     /// is appended to `out`. `None` if it is another operation, or if it has to be submitted:
-    /// others have not completed, the node is not known, or it would be refused.
+    /// others have not completed, the node or its time is not known, or it would be refused.
     #[inline]
     pub fn start_exchange(
         &mut self,
@@ -91,6 +91,10 @@ impl Client {
         let id = self.requests.next_id().filter(|_| is_only)?;
         self.check(space, (head.address, head.length.into())).ok()?;
         let node = self.node.as_ref()?;
+        // No node looks at the age of a read.
+        if head.code != code::READ && node.is_silent(now) {
+            return None;
+        }
         let longest = self.datagram_bytes.min(node.datagram_bytes);
         let trailer = self.protection.trailer_len();
         let part = part_bytes(head, longest, trailer);

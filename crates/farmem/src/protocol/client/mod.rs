@@ -82,6 +82,8 @@ struct NodeInfo {
     /// A time of the node, and when it came.
     time_ns: u64,
     at: Instant,
+    /// The time after which that is too old to reckon with.
+    reckon_ns: u64,
 }
 
 impl NodeInfo {
@@ -91,7 +93,19 @@ impl NodeInfo {
         let passed_ns = now.as_nanos().saturating_sub(self.at.as_nanos());
         self.time_ns.saturating_add(passed_ns)
     }
+
+    /// Returns true if nothing came for so long that [`NodeInfo::time_at`] may be wrong by more
+    /// than the node bears.
+    #[inline]
+    fn is_silent(&self, now: Instant) -> bool {
+        now.as_nanos().saturating_sub(self.at.as_nanos()) > self.reckon_ns
+    }
 }
+
+/// Timeouts of the node after which its time is asked for before the next change. Two clocks, each
+/// of which runs wrong by up to 500 millionths, as far as NTP corrects one, are then apart by a
+/// quarter of such a timeout; the node takes requests from one ahead to three behind.
+const RECKON_TIMEOUTS: u64 = 256;
 
 /// The question for epoch, time and limits.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use super::super::message::{Request, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER}
 use super::super::protection::Protection;
 use super::operations::{Active, Handle, Operations};
 use super::path::Path;
-use super::{Attempt, Client, ClientConfig, Failure, First, NodeInfo, Requests};
+use super::{Attempt, Client, ClientConfig, Failure, First, NodeInfo, Requests, HELLO};
 use crate::operation::{Error, SpaceId};
 
 /// Bytes of an operation after which it is the turn of the next one.
@@ -76,6 +76,11 @@ impl<'a> Run<'a> {
 }
 
 impl Client {
+    /// Takes what is known of the node for out of date, so that it is asked for again.
+    pub(super) fn ask_again(&mut self) {
+        (self.node, self.hello) = (None, HELLO);
+    }
+
     /// Asks the node for its epoch, for a space that an operation waits for: every key belongs to
     /// one.
     pub(super) fn greet(&mut self, now: Instant, datagram: &mut Datagrams) {
@@ -173,6 +178,12 @@ impl Client {
         }
         let trailer = self.config.authentication.trailer_len();
         let part = match active.first {
+            None if head.code != code::READ && node.is_silent(now) => {
+                datagram.end();
+                self.ask_again();
+                self.greet(now, datagram);
+                return false;
+            }
             None => part_bytes(&head, longest, trailer),
             Some(first) => first.part,
         };
@@ -247,6 +258,7 @@ impl Client {
             };
             let head = active.head;
             let part = match active.first {
+                None if node.is_silent(now) => break,
                 None => part_bytes(&head, longest, 0),
                 Some(first) => first.part,
             };
