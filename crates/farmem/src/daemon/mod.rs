@@ -309,13 +309,12 @@ fn allow_descriptors() {
 /// The sources of each worker.
 type Sources = Vec<Vec<Box<dyn Source<Store<Mapping>>>>>;
 
-/// Opens the sockets or the port; returns them by worker, the address that they got, the kind of
-/// port, and the work over shared memory.
-fn listen(
-    options: &Options,
-    epoch: u64,
-    secret: Option<Secret>,
-) -> Result<(Sources, Listen, Option<Opened>, Option<Arc<ShmWork>>), Error> {
+/// The sources by worker, the address that they got, the kind of port, and the work over shared
+/// memory.
+type Listening = (Sources, Listen, Option<Opened>, Option<Arc<ShmWork>>);
+
+/// Opens the sockets or the port.
+fn listen(options: &Options, epoch: u64, secret: Option<Secret>) -> Result<Listening, Error> {
     let (mut workers, mut port, mut shm) = (Sources::new(), None, None);
     let address = match &options.listen {
         Listen::Udp(address) => Listen::Udp(listen_udp(*address, options.workers, &mut workers)?),
