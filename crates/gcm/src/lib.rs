@@ -17,6 +17,7 @@ mod once;
 mod path;
 mod place;
 mod portable;
+mod run;
 #[allow(dead_code, reason = "used where `native` has kernels")]
 mod schedule;
 mod stream;
@@ -49,6 +50,7 @@ pub use error::Error;
 pub use key::Key;
 pub use memory::{SharedRead, SharedWrite};
 pub use path::Path;
+pub use run::{open_keyed, open_run, seal_keyed, seal_run, RunPacket, ShortAad};
 pub use tag::{Nonce, Tag};
 
 /// The most bytes that one nonce may seal: 2³⁶ − 32 (NIST SP 800-38D, section 5.2.1.1).

@@ -42,13 +42,17 @@ pub fn finish(sum: u64) -> u16 {
 #[inline]
 pub fn is_right(header: &[u8; 20]) -> bool {
     // Both zeros of ones' complement are multiples of 2¹⁶ - 1, and the order of the bytes does not
-    // matter (RFC 1071, 2 B). A header is not all zero. Words of 32 bits, whose sum needs no carry
-    // added again: the caller loads the same ones for its fields.
+    // matter (RFC 1071, 2 B). A header is not all zero. The widest words, as each takes an addition
+    // and a carry one more.
     let word = |at: usize| {
-        let word = [header[at], header[at + 1], header[at + 2], header[at + 3]];
-        u64::from(u32::from_ne_bytes(word))
+        let [a, b, c, d, e, f, g, h] = *header[at..].first_chunk().unwrap_or(&[0; 8]);
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
     };
-    (word(0) + word(4) + word(8) + word(12) + word(16)).is_multiple_of(0xffff)
+    let [.., w, x, y, z] = *header;
+    let last = u64::from(u32::from_ne_bytes([w, x, y, z]));
+    let (sum, carry) = word(0).overflowing_add(word(8));
+    let (sum, again) = sum.overflowing_add(last + u64::from(carry));
+    (sum + u64::from(again)).is_multiple_of(0xffff)
 }
 
 /// Returns the checksum after one 16-bit word that it covers changed (RFC 1624, equation 3).

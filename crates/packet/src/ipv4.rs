@@ -202,15 +202,11 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Returns the sum of the words that neither DSCP, ECN nor the total length are in, for
-    /// [`Repr::write_with`].
+    /// Returns the sum of the words that neither DSCP, ECN nor the total length are in, in memory's
+    /// order of bytes, for [`Repr::write_with`].
     pub fn partial_sum(&self) -> u16 {
-        let rest = Repr {
-            tos: 0,
-            total_len: 0,
-            ..*self
-        };
-        !checksum::finish(rest.words().iter().map(|&w| u64::from(w)).sum())
+        let rest = &self.words()[1..];
+        !checksum::finish(rest.iter().map(|&w| u64::from(w)).sum())
     }
 
     /// Writes the header.
@@ -224,28 +220,29 @@ impl Repr {
     /// waits until the stores have reached the cache.
     #[inline]
     pub fn write_with(&self, partial: u16, to: &mut [u8; HEADER]) {
-        let sum = u32::from(partial) + u32::from(self.tos) + u32::from(self.total_len);
-        // Twice, as the first carry may give another one.
-        let checksum = !(sum.wrapping_add(sum.rotate_left(16)) >> 16);
+        // As the bytes stand in memory, where the order makes no difference to a sum (RFC 1071,
+        // 2 B), and the checksum in the upper half of its word.
         let words = self.words();
-        to[..4].copy_from_slice(&words[0].to_be_bytes());
-        to[4..8].copy_from_slice(&words[1].to_be_bytes());
-        to[8..12].copy_from_slice(&(words[2] | checksum & 0xffff).to_be_bytes());
-        to[12..16].copy_from_slice(&words[3].to_be_bytes());
-        to[16..].copy_from_slice(&words[4].to_be_bytes());
+        let sum = u32::from(partial) + (words[0] & 0xffff) + (words[0] >> 16);
+        // Twice, as the first carry may give another one.
+        let checksum = !sum.wrapping_add(sum.rotate_left(16)) & 0xffff_0000;
+        to[..4].copy_from_slice(&words[0].to_le_bytes());
+        to[4..8].copy_from_slice(&words[1].to_le_bytes());
+        to[8..12].copy_from_slice(&(words[2] | checksum).to_le_bytes());
+        to[12..16].copy_from_slice(&words[3].to_le_bytes());
+        to[16..].copy_from_slice(&words[4].to_le_bytes());
     }
 
-    /// Returns the header with a checksum of zero.
+    /// Returns the header with a checksum of zero, as little-endian words.
     #[inline(always)]
     fn words(&self) -> [u32; 5] {
+        let [high, low] = self.total_len.to_be_bytes();
         [
-            u32::from(VERSION_AND_LENGTH) << 24
-                | u32::from(self.tos) << 16
-                | u32::from(self.total_len),
-            self.fragment,
-            u32::from(self.ttl) << 24 | u32::from(self.protocol) << 16,
-            self.src,
-            self.dst,
+            u32::from_le_bytes([VERSION_AND_LENGTH, self.tos, high, low]),
+            self.fragment.swap_bytes(),
+            u32::from_le_bytes([self.ttl, self.protocol, 0, 0]),
+            self.src.swap_bytes(),
+            self.dst.swap_bytes(),
         ]
     }
 
@@ -350,12 +347,12 @@ mod tests {
     #[test]
     fn the_second_carry_of_a_new_header_counts() {
         let repr = Repr {
-            src: 0xffff - 0x4500,
+            src: 0xffff_0000,
             dst: 0,
             protocol: 0,
             ttl: 0,
             tos: 0xff,
-            total_len: 0xff01,
+            total_len: 0xbb00,
             fragment: 0,
         };
         assert_eq!(repr.partial_sum(), 0xffff);

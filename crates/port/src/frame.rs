@@ -305,6 +305,18 @@ impl Frame {
         unsafe { self.slot().memory.as_ref() }
     }
 
+    /// The start of the bytes that it holds, and their end.
+    #[inline(always)]
+    fn range(&self) -> (usize, usize) {
+        let slot = self.slot();
+        let (start, end) = (slot.start(), slot.end());
+        // So that the compiler knows that their number is small, and need not look for sums that
+        // overflow.
+        // SAFETY: SLOT <= start <= end <= capacity is kept by every method.
+        unsafe { std::hint::assert_unchecked(start <= end) };
+        (start, end)
+    }
+
     /// Bytes free in front.
     #[inline]
     pub fn headroom(&self) -> usize {
@@ -352,19 +364,35 @@ impl Frame {
         if front > self.headroom() || behind > self.tailroom() {
             return None;
         }
+        let len = front + self.len() + behind;
         let slot = self.slot_mut();
-        slot.set(slot.start() - front, slot.end() + behind);
-        Some(self)
+        let start = slot.start() - front;
+        slot.set(start, start + len);
+        // SAFETY: there was room for both, as just seen.
+        Some(unsafe { self.bytes_mut(start, len) })
     }
 
-    /// Keeps `len` bytes after the first `at`, or as many as there are.
+    /// Keeps `len` bytes after the first `at`, or as many as there are, and gives them.
     #[inline]
-    pub fn keep(&mut self, at: usize, len: usize) {
+    pub fn keep(&mut self, at: usize, len: usize) -> &mut [u8] {
         let at = at.min(self.len());
         let len = len.min(self.len() - at);
         let slot = self.slot_mut();
         let start = slot.start() + at;
         slot.set(start, start + len);
+        // SAFETY: within what the frame held.
+        unsafe { self.bytes_mut(start, len) }
+    }
+
+    /// The bytes of a frame that were just set. Read back, their place would be packed and unpacked
+    /// again, and the compiler would not know how many there are at least.
+    ///
+    /// # Safety
+    /// `len` bytes from `start` on must be within the slot and behind its header.
+    #[inline(always)]
+    unsafe fn bytes_mut(&mut self, start: usize, len: usize) -> &mut [u8] {
+        // SAFETY: as in `deref`, by the caller's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.0.cast::<u8>().add(start).as_ptr(), len) }
     }
 
     /// Drops `n` bytes in front, or all when there are fewer.
@@ -408,10 +436,9 @@ impl Deref for Frame {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let slot = self.slot();
-        let (start, end) = (slot.start(), slot.end());
-        // SAFETY: SLOT <= start <= end <= capacity is kept by every method, so this is within the
-        // slot and behind its header; the slot is this frame's alone and was zeroed by the kernel.
+        let (start, end) = self.range();
+        // SAFETY: within the slot and behind its header; the slot is this frame's alone and was
+        // zeroed by the kernel.
         unsafe { std::slice::from_raw_parts(self.0.cast::<u8>().add(start).as_ptr(), end - start) }
     }
 }
@@ -419,8 +446,7 @@ impl Deref for Frame {
 impl DerefMut for Frame {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let slot = self.slot();
-        let (start, end) = (slot.start(), slot.end());
+        let (start, end) = self.range();
         // SAFETY: as in `deref`.
         unsafe {
             std::slice::from_raw_parts_mut(self.0.cast::<u8>().add(start).as_ptr(), end - start)

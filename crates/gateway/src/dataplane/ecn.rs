@@ -25,6 +25,13 @@ pub fn leaving(inner: u8, outer: u8) -> Option<u8> {
     Some(inner & !3 | ecn)
 }
 
+/// Returns true if the inner header is left as it is because the outer one has Not-ECT or the same
+/// as the inner one; there are other cases in which [`leaving`] changes nothing.
+#[inline(always)]
+pub(crate) fn leaves(inner: u8, outer: u8) -> bool {
+    outer & 3 == NOT_ECT || (outer ^ inner) & 3 == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +51,8 @@ mod tests {
                 let dscp = 0b1011_1000;
                 let found = leaving(dscp | inner, outer);
                 assert_eq!(found, expected.map(|ecn| dscp | ecn), "{inner} {outer}");
+                let is_plain = outer == NOT_ECT || usize::from(outer) == usize::from(inner);
+                assert_eq!(leaves(dscp | inner, outer), is_plain, "{inner} {outer}");
             }
         }
     }

@@ -5,6 +5,7 @@
 //! ```
 
 use super::sequence::SequenceMode;
+use tare_gcm::ShortAad;
 
 pub use tare_packet::esp::{inner_max, padding, HEADER, ICV, TRAILER};
 pub use tare_packet::protocol::{
@@ -21,17 +22,35 @@ pub(crate) const DUMMY_KIND: u16 = 0x88b5;
 
 /// Writes padding, pad length and next header to the start of what is behind an inner packet: these
 /// and the ICV.
+#[inline]
+pub(crate) fn write_trailer(behind: &mut [u8], padding: usize, next_header: u8) -> Option<()> {
+    // Up to six bytes; what is written over of the ICV comes later.
+    *behind.first_chunk_mut()? = trailer(padding, next_header).to_le_bytes();
+    Some(())
+}
+
+/// [`write_trailer`] for the next header IPv4.
+#[inline(always)]
+pub(crate) fn write_trailer4(behind: &mut [u8], padding: usize) -> Option<()> {
+    const TRAILERS: [u64; 4] = [
+        trailer(0, INNER_IPV4),
+        trailer(1, INNER_IPV4),
+        trailer(2, INNER_IPV4),
+        trailer(3, INNER_IPV4),
+    ];
+    *behind.first_chunk_mut()? = TRAILERS[padding & 3].to_le_bytes();
+    Some(())
+}
+
+/// Returns padding of up to three bytes, pad length and next header as a little-endian word.
 ///
 /// RFC 4303, 2.4: "the first padding byte appended to the plaintext is numbered 1, with subsequent
 /// padding bytes making up a monotonically increasing sequence".
-#[inline]
-pub(crate) fn write_trailer(behind: &mut [u8], padding: usize, next_header: u8) -> Option<()> {
+#[inline(always)]
+const fn trailer(padding: usize, next_header: u8) -> u64 {
     /// By how many bytes there are.
     const PADDING: [u64; 4] = [0, 1 + (1 << 8), 1 + (2 << 8) + (2 << 16), 0x0303_0201];
-    let trailer = PADDING[padding & 3] | u64::from(next_header) << (8 * (padding & 3) + 8);
-    // Up to six bytes; what is written over of the ICV comes later.
-    *behind.first_chunk_mut()? = trailer.to_le_bytes();
-    Some(())
+    PADDING[padding & 3] | (next_header as u64) << (8 * (padding & 3) + 8)
 }
 
 /// Returns true if what is behind the first `len` bytes of a payload is 1, 2, 3, …: RFC 4303, 2.4,
@@ -51,49 +70,33 @@ pub(crate) fn is_padding(payload: &[u8], len: usize) -> bool {
     }
 }
 
-/// Returns the bytes in front of the trailer of a payload, if the next header is `next_header` and
-/// the trailer is as [`write_trailer`] writes it, with up to three bytes of padding. `None` for any
-/// other, which may be right nevertheless: see [`is_padding`].
-#[inline]
-pub(crate) fn len_before_trailer(payload: &[u8], next_header: u8) -> Option<usize> {
-    /// By the pad length, the last bytes of a payload with a next header of 0, and which of them
-    /// are of the trailer.
-    const WANTED: [u64; 4] = [0, 0x01_0100, 0x0102_0200, 0x01_0203_0300];
-    const TRAILER_OF: [u64; 4] = [0xffff, 0xff_ffff, 0xffff_ffff, 0xff_ffff_ffff];
-    let end = u64::from_be_bytes(*payload.last_chunk()?) ^ u64::from(next_header);
-    let padding = (end >> 8 & 0xff) as usize;
-    let is_right = end & TRAILER_OF.get(padding)? == *WANTED.get(padding)?;
-    is_right.then(|| payload.len() - padding - TRAILER)
-}
-
-/// The additional authenticated data: SPI and sequence number (RFC 4106, 5), the latter in
-/// full where it is extended.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Aad {
-    bytes: [u8; 12],
-}
-
-impl Aad {
-    #[inline]
-    pub(crate) fn set(&mut self, spi: u32, sequence: u64, sequence_mode: SequenceMode) {
-        self.bytes[..4].copy_from_slice(&spi.to_be_bytes());
-        match sequence_mode {
-            SequenceMode::Extended => {
-                self.bytes[4..].copy_from_slice(&sequence.to_be_bytes());
-            }
-            SequenceMode::Plain => {
-                self.bytes[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
-            }
-        }
+/// Returns true if behind the first `len` bytes of a payload there is what [`write_trailer`] writes
+/// for the next header IPv4, and nothing else. Another trailer may be right nevertheless: see
+/// [`is_padding`].
+#[inline(always)]
+pub(crate) fn is_trailer4(payload: &[u8], len: usize) -> bool {
+    /// By the bytes of padding, the last bytes of such a payload, and which of them are the
+    /// trailer.
+    const ENDS: [[u64; 2]; 4] = [end(0), end(1), end(2), end(3)];
+    const fn end(padding: usize) -> [u64; 2] {
+        let trailer = trailer(padding, INNER_IPV4);
+        let others = 48 - 8 * padding;
+        [trailer << others, u64::MAX << others]
     }
+    let padding = payload.len().wrapping_sub(len + TRAILER);
+    match (payload.last_chunk(), ENDS.get(padding)) {
+        (Some(last), Some([end, mask])) => (u64::from_le_bytes(*last) ^ end) & mask == 0,
+        _ => false,
+    }
+}
 
-    /// Returns the bytes, where they were set for this width.
-    #[inline]
-    pub(crate) fn as_slice(&self, sequence_mode: SequenceMode) -> &[u8] {
-        match sequence_mode {
-            SequenceMode::Extended => &self.bytes,
-            SequenceMode::Plain => &self.bytes[..8],
-        }
+/// Returns the additional authenticated data: SPI and sequence number (RFC 4106, 5), the latter in
+/// full where it is extended.
+#[inline(always)]
+pub(crate) fn aad(spi: u32, sequence: u64, sequence_mode: SequenceMode) -> ShortAad {
+    match sequence_mode {
+        SequenceMode::Extended => ShortAad::long(spi, sequence),
+        SequenceMode::Plain => ShortAad::short(spi, sequence as u32),
     }
 }
 
@@ -117,29 +120,48 @@ mod tests {
     }
 
     #[test]
-    fn a_trailer_that_is_read_at_once_is_one_that_was_written_and_no_other() {
+    fn a_trailer_that_is_compared_at_once_is_one_that_was_written_and_no_other() {
         for inner in [4, 20, 47] {
             for padding in 0..=3 {
                 let mut payload = vec![0xee; inner + padding + TRAILER + ICV];
                 write_trailer(&mut payload[inner..], padding, INNER_IPV4).unwrap();
+                let written = payload.clone();
+                write_trailer4(&mut payload[inner..], padding).unwrap();
+                assert_eq!(payload, written);
                 payload.truncate(inner + padding + TRAILER);
-                let wanted = (payload.len() >= 8).then_some(inner);
-                assert_eq!(len_before_trailer(&payload, INNER_IPV4), wanted);
-                assert_eq!(len_before_trailer(&payload, INNER_IPV6), None);
+                let is_long = payload.len() >= 8;
+                for len in 0..payload.len() + 4 {
+                    let found = is_trailer4(&payload, len);
+                    assert_eq!(
+                        found,
+                        is_long && len == inner,
+                        "{len} of {inner}, {padding}"
+                    );
+                }
                 for at in inner..payload.len() {
                     for bit in 0..8 {
                         payload[at] ^= 1 << bit;
-                        // Less padding than there seemed to be is right as well.
-                        let found = len_before_trailer(&payload, INNER_IPV4);
-                        let len = found.unwrap_or_default();
-                        assert!(found.is_none() || is_padding(&payload[..payload.len() - 2], len));
-                        assert_ne!(found, Some(inner), "bit {bit} of byte {at}");
+                        assert!(!is_trailer4(&payload, inner), "bit {bit} of byte {at}");
                         payload[at] ^= 1 << bit;
                     }
                 }
             }
         }
-        assert_eq!(len_before_trailer(&[INNER_IPV4; 7], INNER_IPV4), None);
+        assert!(!is_trailer4(&[0, 0, 0, 0, 0, 0, INNER_IPV4], 5));
+        let mut four = vec![0; 4];
+        four.extend([1, 2, 3, 4, 4, INNER_IPV4]);
+        assert!(!is_trailer4(&four, 4), "four bytes of padding");
+        assert!(write_trailer4(&mut [0; 7], 0).is_none());
+    }
+
+    #[test]
+    fn additional_data_has_the_whole_number_where_it_is_extended() {
+        let (spi, sequence) = (0x0102_0304, 0x0506_0708_090a_0b0c);
+        let of = |mode| aad(spi, sequence, mode);
+        let long = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+        assert_eq!(of(SequenceMode::Extended).as_bytes(), long);
+        let short = [1, 2, 3, 4, 9, 10, 11, 12];
+        assert_eq!(of(SequenceMode::Plain).as_bytes(), short);
     }
 
     #[test]

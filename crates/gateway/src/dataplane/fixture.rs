@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tare_gcm::Key;
+use tare_gcm::{Key, Nonce};
 use tare_memory::Shared;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::{checksum, ipv4, protocol};
 use tare_port::{Layout, Pool};
 
+use super::esp;
 use super::{
     BoundTables, Dataplane, InboundSa, InterfaceView, OutboundSa, Outer, Prefixes, Route,
     SequenceMode, SpiTable, Tables, WorkerGroup,
@@ -18,10 +19,12 @@ use super::{
 pub(crate) const PRIVATE: Mac = [2, 0, 0, 0, 0, 1];
 pub(super) const PUBLIC: Mac = [2, 0, 0, 0, 0, 2];
 pub(super) const SPI: u32 = 1000;
+const KEY: [u8; 16] = [7; 16];
+const SALT: [u8; 4] = [1, 2, 3, 4];
 
 /// Our private address, our public one, and the peer's.
 const OWN: [u32; 2] = [0x0a00_0001, 0xc0a8_0001];
-const PEER: u32 = 0xc0a8_0002;
+pub(super) const PEER: u32 = 0xc0a8_0002;
 
 /// A host behind this gateway, one behind the peer, and addresses that are not to be forwarded.
 const HERE: u32 = 0x0a00_0102;
@@ -37,14 +40,28 @@ const ODD: [u32; 6] = [
 
 /// Returns a data plane with a route to 10.2/16 and one to 10.3/16, its tables and its pool.
 pub(crate) fn dataplane() -> (Dataplane, Arc<BoundTables>, Pool) {
+    dataplane_with(SequenceMode::Extended, None, 0)
+}
+
+/// Returns the same with sequence numbers of this width, IVs that begin behind this one, and
+/// numbers of sent packets that begin behind `last`.
+pub(crate) fn dataplane_with(
+    mode: SequenceMode,
+    iv_base: Option<u64>,
+    last: u64,
+) -> (Dataplane, Arc<BoundTables>, Pool) {
     let outer = Outer::V4 {
         src: OWN[1],
         dst: PEER,
     };
-    let key = || Key::new(&[7; 16]).unwrap();
-    let mode = SequenceMode::Extended;
-    let sa = Shared::new(OutboundSa::new(SPI, key(), [0; 4], mode, outer));
-    let inbound = Shared::new(InboundSa::new(SPI, key(), [0; 4], mode, 64, 0));
+    let key = || Key::new(&KEY).unwrap();
+    let mut sa = OutboundSa::new(SPI, key(), SALT, mode, outer);
+    sa.begin_after(last);
+    let sa = Shared::new(match iv_base {
+        Some(base) => sa.with_iv_base(base),
+        None => sa,
+    });
+    let inbound = [SPI, SPI + 1].map(|spi| InboundSa::new(spi, key(), SALT, mode, 64, 0));
     let side = |mac, ip4| InterfaceView {
         mac,
         ip4: Some(ip4),
@@ -61,7 +78,7 @@ pub(crate) fn dataplane() -> (Dataplane, Arc<BoundTables>, Pool) {
             route("10.0.0.1/32", 0),
         ])),
         routes: vec![Route::new([sa], 1500), Route::new([], 1500)],
-        inbound: SpiTable::new([inbound]),
+        inbound: SpiTable::new(inbound.map(Shared::new)),
         private: side(PRIVATE, OWN[0]),
         public: side(PUBLIC, OWN[1]),
         exchange_port: 303,
@@ -115,7 +132,7 @@ fn packet(
     )
 }
 
-fn odd_or(usual: u32) -> impl Strategy<Value = u32> {
+pub(super) fn odd_or(usual: u32) -> impl Strategy<Value = u32> {
     let own = proptest::sample::select(OWN.to_vec());
     prop_oneof![8 => Just(usual), 1 => own, 1 => proptest::sample::select(ODD.to_vec())]
 }
@@ -132,9 +149,68 @@ fn frame(mac: Mac, packet: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Valu
     })
 }
 
+/// Returns a frame of the public side, from an address that is as a rule the peer's, with a payload
+/// that is sealed under the key of all SAs.
+pub(super) fn sealed(
+    payload: &[u8],
+    (src, spi, number): (u32, u32, u64),
+    mode: SequenceMode,
+    tos: u8,
+) -> Vec<u8> {
+    let header = ipv4::Repr {
+        src,
+        dst: OWN[1],
+        protocol: protocol::ESP,
+        ttl: 64,
+        tos,
+        total_len: (ipv4::HEADER + esp::HEADER + payload.len() + esp::ICV) as u16,
+        fragment: ipv4::DONT_FRAGMENT,
+    };
+    let mut frame = ethernet::header(PUBLIC, [6; 6], ethernet::IPV4).to_vec();
+    frame.extend(header.to_bytes());
+    frame.extend((u64::from(spi) << 32 | number & 0xffff_ffff).to_be_bytes());
+    // Any IV will do that no other packet has.
+    let iv = number ^ u64::from(spi) << 40;
+    frame.extend(iv.to_be_bytes());
+    let mut data = payload.to_vec();
+    let aad = esp::aad(spi, number, mode);
+    let key = Key::new(&KEY).unwrap();
+    let nonce = Nonce::from_parts(SALT, iv);
+    let tag = key.seal_in_place(nonce, aad.as_bytes(), &mut data);
+    frame.extend(data);
+    frame.extend(tag.unwrap().as_bytes());
+    frame
+}
+
+/// Returns a frame that goes to the control side, and takes its burst off the shortest way.
+pub(super) fn arp(mac: Mac) -> Vec<u8> {
+    let mut frame = ethernet::header(mac, [6; 6], ethernet::ARP).to_vec();
+    frame.resize(ethernet::MIN, 0);
+    frame
+}
+
 /// Returns frames of the private side.
 pub(super) fn private_frame() -> impl Strategy<Value = Vec<u8>> {
     frame(PRIVATE, packet(odd_or(HERE), odd_or(THERE), protocol::UDP))
+}
+
+/// Returns frames of the private side in which nothing is special.
+pub(super) fn plain_frame() -> impl Strategy<Value = Vec<u8>> {
+    (0..240usize, any::<u8>()).prop_map(|(payload, tos)| {
+        let header = ipv4::Repr {
+            src: HERE,
+            dst: THERE,
+            protocol: protocol::UDP,
+            ttl: 64,
+            tos,
+            total_len: (ipv4::HEADER + payload) as u16,
+            fragment: 0,
+        };
+        let mut frame = ethernet::header(PRIVATE, [6; 6], ethernet::IPV4).to_vec();
+        frame.extend(header.to_bytes());
+        frame.resize((frame.len() + payload).max(ethernet::MIN), 7);
+        frame
+    })
 }
 
 /// Returns frames of the public side, whose payload is not authentic.

@@ -1,11 +1,13 @@
 //! From the public side to the private one.
 
+mod claim;
+mod in_order;
 mod plain;
 
 use std::hint::cold_path;
 use std::sync::Arc;
 
-use tare_gcm::{open_each, Nonce, OpenPacket, Tag};
+use tare_gcm::{open_keyed, Nonce, RunPacket};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
@@ -13,6 +15,8 @@ use tare_packet::protocol::{ICMP, ICMPV6, UDP};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
+use self::claim::{claim, claim_each};
+use self::in_order::InOrder;
 use super::group::BoundTables;
 use super::icmp::{self, ErrorKind, Way};
 use super::prefixes::MARTIAN;
@@ -27,7 +31,7 @@ use super::{
     KEYS_AHEAD,
 };
 use crate::dataplane::ecn;
-use crate::dataplane::esp::{self, Aad};
+use crate::dataplane::esp;
 
 /// The packets of a burst between passes.
 #[derive(Default)]
@@ -56,7 +60,6 @@ struct Job {
     /// Bytes that are encrypted.
     len: u16,
     sequence: u64,
-    aad: Aad,
     /// [`Exit::Forward`] but from where another is found to the end of that pass.
     exit: Exit,
 }
@@ -93,6 +96,12 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     output.forward.reserve(input.len());
     let tables = Arc::clone(&worker.tables);
     if tables.inbound.are_few() {
+        let station = Station::new(worker.public.mac);
+        if let Some(in_order) = InOrder::admit(&tables, &worker.own, station, input) {
+            in_order::run(worker, &tables, now, in_order, &mut scratch, input, output);
+            worker.inbound = scratch;
+            return;
+        }
         admit_all::<false>(worker, &tables, &mut scratch, input, output);
         open::<false>(&tables, &mut scratch);
     } else {
@@ -104,8 +113,12 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
         number_all(worker, &tables, &mut scratch);
         open::<true>(&tables, &mut scratch);
     }
-    claim(&worker.id, &tables, &mut scratch);
-    finish(worker, &tables, now, &mut scratch, output);
+    if tables.inbound.are_few() {
+        claim(&worker.id, &tables, &mut scratch);
+    } else {
+        claim_each(&worker.id, &tables, &mut scratch);
+    }
+    finish(worker, &tables, now, &mut scratch, output, Left::default());
     worker.inbound = scratch;
 }
 
@@ -339,7 +352,6 @@ fn number(worker: &WorkerId, sa: Option<&InboundSa>, job: &mut Job) -> Result<()
     }
     job.sequence = number?;
     job.route = sa.route;
-    job.aad.set(job.spi, job.sequence, sa.window.sequence_mode);
     Ok(())
 }
 
@@ -369,7 +381,7 @@ fn open<const MANY: bool>(tables: &Tables, scratch: &mut Scratch) {
         ..
     } = scratch;
     let outcomes = &mut outcomes[..frames.len()];
-    outcomes.fill(Err(DropReason::Forged));
+    outcomes.fill(Ok(()));
     let jobs = &jobs[..frames.len()];
     let mut later = jobs.iter().skip(KEYS_AHEAD);
     let mut last = (u32::MAX, None);
@@ -385,61 +397,27 @@ fn open<const MANY: bool>(tables: &Tables, scratch: &mut Scratch) {
         }
         let sa = last.1?;
         let payload = frame.get_mut(usize::from(job.front) + 8..)?;
-        let (iv, rest) = payload.split_first_chunk_mut::<8>()?;
-        let (data, icv) = rest.split_last_chunk_mut::<{ esp::ICV }>()?;
+        let (iv, message) = payload.split_first_chunk_mut::<8>()?;
         let nonce = Nonce::from_parts(sa.salt, u64::from_be_bytes(*iv));
-        let tag = Tag::from(*icv);
-        let aad = job.aad.as_slice(sa.window.sequence_mode);
-        OpenPacket::in_place(&sa.key, nonce, aad, data, tag).ok()
+        let aad = esp::aad(job.spi, job.sequence, sa.window.sequence_mode);
+        Some((&sa.key, RunPacket::new(nonce, aad, message)?))
     });
-    open_each(packets, |number, result| {
-        outcomes[number] = result.map_err(|_| DropReason::Forged);
+    let opened = open_keyed(packets, |number| {
+        outcomes[number] = Err(DropReason::Forged);
     });
+    outcomes[opened..].fill(Err(DropReason::Forged));
 }
 
-/// The fourth pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock
-/// is taken and its counters are touched once.
-///
-/// It comes after decryption: a window that forged packets could move would let an attacker lock
-/// out the true ones. And it comes before delivery: of two copies of a packet in one burst, or on
-/// two workers, both pass the check above, and one alone gets the number.
-#[inline(never)]
-fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
-    let n = scratch.frames.len();
-    let (jobs, outcomes) = (&scratch.jobs[..n], &mut scratch.outcomes[..n]);
-    let mut at = 0;
-    while let Some(&Job { sa: place, .. }) = jobs.get(at) {
-        let Some(sa) = tables.inbound.at(place) else {
-            outcomes[at] = Err(DropReason::UnknownSpi);
-            at += 1;
-            continue;
-        };
-        let (first, mut bytes, mut forged, mut replayed) = (at, 0, 0, 0);
-        let mut claims = sa.window.lock(worker);
-        while let (Some(job), Some(outcome)) = (jobs.get(at), outcomes.get_mut(at)) {
-            if job.sa != place {
-                break;
-            }
-            at += 1;
-            *outcome = outcome.and_then(|()| claims.claim(job.sequence).map_err(cause_of));
-            match outcome {
-                Ok(()) => bytes += u64::from(job.len),
-                Err(DropReason::Forged) => forged += 1,
-                Err(_) => replayed += 1,
-            }
-        }
-        drop(claims);
-        add(&sa.packets, (at - first) as u64 - forged - replayed, worker);
-        add(&sa.bytes, bytes, worker);
-        if forged + replayed > 0 {
-            add(&sa.forged, forged, worker);
-            add(&sa.replayed, replayed, worker);
-        }
-    }
+/// The first packets of a burst, which are to be forwarded.
+#[derive(Default)]
+struct Left {
+    packets: usize,
+    /// Bytes of their frames.
+    bytes: u64,
 }
 
-/// The last pass: looks at what was inside. Packets stay in their place and leave together, as a
-/// rule all of them.
+/// The last pass: looks at what was inside, but for those that have `left`. Packets stay in their
+/// place and leave together, as a rule all of them.
 #[inline(never)]
 fn finish(
     worker: &mut Dataplane,
@@ -447,6 +425,7 @@ fn finish(
     now: Instant,
     scratch: &mut Scratch,
     output: &mut Output,
+    left: Left,
 ) {
     let Scratch {
         frames,
@@ -454,14 +433,19 @@ fn finish(
         outcomes,
         ..
     } = scratch;
-    let (mut forwarded, mut bytes) = (0, 0);
+    let Left {
+        packets: mut forwarded,
+        mut bytes,
+    } = left;
     let link = worker.private.v4;
     let own = &worker.own;
-    let plain = link.as_ref().map(|link| plain::Exit { tables, own, link });
+    let plain = link
+        .as_ref()
+        .map(|link| plain::Exit::new(tables, own, link));
     let known = jobs.iter_mut().zip(&mut *outcomes);
-    for (frame, (job, outcome)) in frames.iter_mut().zip(known) {
+    for (frame, (job, outcome)) in frames.iter_mut().zip(known).skip(forwarded) {
         let left = match &plain {
-            Some(plain) if outcome.is_ok() => plain.leave(job, frame),
+            Some(plain) if outcome.is_ok() => plain.leave(job.around(), frame),
             _ => None,
         };
         if let Some(len) = left {

@@ -26,6 +26,7 @@ mod worker;
 use std::sync::Arc;
 
 use tare_packet::ethernet::{self, Mac, HEADER};
+use tare_packet::ipv4;
 use tare_port::{Burst, Frame, Pool};
 use tare_sim::Instant;
 
@@ -179,14 +180,19 @@ enum Origin {
 /// Without options, whose tags would be looked at for every packet.
 struct OwnAddresses {
     v4: [u32; 2],
+    /// Each of them twice, as it stands in packets.
+    pairs4: [u32; 4],
     v6: [u128; 2],
 }
 
 impl OwnAddresses {
     fn new(tables: &Tables) -> OwnAddresses {
         let interfaces = [&tables.private, &tables.public];
+        let v4 = interfaces.map(|interface| interface.ip4.unwrap_or(0));
+        let [private, public] = v4.map(u32::to_be);
         OwnAddresses {
-            v4: interfaces.map(|interface| interface.ip4.unwrap_or(0)),
+            v4,
+            pairs4: [private, private, public, public],
             v6: interfaces.map(|interface| interface.ip6.unwrap_or(0)),
         }
     }
@@ -194,6 +200,19 @@ impl OwnAddresses {
     #[inline]
     fn has4(&self, address: u32) -> bool {
         (address == self.v4[0]) | (address == self.v4[1])
+    }
+
+    /// Returns true if either of the addresses at the end of an IPv4 header is one of these: four
+    /// comparisons, which compilers make one of a vector.
+    #[inline(always)]
+    fn has_either4(&self, header: &[u8; ipv4::HEADER]) -> bool {
+        let [.., a, b, c, d, e, f, g, h] = *header;
+        let (src, dst) = (
+            u32::from_ne_bytes([a, b, c, d]),
+            u32::from_ne_bytes([e, f, g, h]),
+        );
+        let same = |at: usize, address| u32::from(self.pairs4[at] == address);
+        (same(0, src) | same(1, dst) | same(2, src) | same(3, dst)) != 0
     }
 
     #[inline]

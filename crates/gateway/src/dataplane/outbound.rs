@@ -1,11 +1,13 @@
 //! From the private side to the public one.
 
+mod one_route;
 mod plain;
 
 use std::hint::cold_path;
+use std::slice;
 use std::sync::Arc;
 
-use tare_gcm::{seal_each, Nonce, SealPacket, Tag};
+use tare_gcm::{seal_keyed, Nonce, RunPacket};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6;
@@ -23,7 +25,7 @@ use super::{
     discard, fragment, link_kind, set_aside, Dataplane, DropReason, Origin, Output, Station,
     KEYS_AHEAD,
 };
-use crate::dataplane::esp::{self, Aad};
+use crate::dataplane::esp;
 
 /// The packets of a burst between passes.
 #[derive(Default)]
@@ -33,7 +35,6 @@ pub(super) struct Scratch {
     spare: Vec<Frame>,
     /// The state of each frame; as many as there ever were at once.
     jobs: Vec<Job>,
-    tags: Vec<Tag>,
     /// The packets that replace them if some are fragmented.
     cut: (Vec<Frame>, Vec<Job>),
 }
@@ -55,7 +56,6 @@ struct Job {
     front: u8,
     /// Bytes that are encrypted.
     len: u16,
-    aad: Aad,
     /// [`Fate::Sealed`] but within the first pass.
     fate: Fate,
 }
@@ -76,9 +76,6 @@ impl Scratch {
         self.frames.reserve(n);
         if n > self.jobs.len() {
             self.jobs.resize(n, Job::default());
-        }
-        if n > self.tags.len() {
-            self.tags.resize(n, Tag::from([0; 16]));
         }
     }
 }
@@ -114,6 +111,13 @@ fn passes<const MANY: bool>(
     input: &mut Burst,
     output: &mut Output,
 ) {
+    if !MANY {
+        match one_route::run(worker, tables, scratch, input, output) {
+            Ok(()) => return,
+            // Counted as they came in.
+            Err(bytes) => worker.sent.received_bytes += bytes,
+        }
+    }
     let mut seen = admit_all::<MANY>(worker, tables, now, origin, scratch, input, output);
     if MANY {
         seen.all_fit = look_up(tables, &worker.id, scratch);
@@ -407,7 +411,16 @@ fn encapsulate<const MANY: bool>(
     let frames = &mut scratch.frames[..];
     let jobs = &mut scratch.jobs[..frames.len()];
     let mut failed = false;
-    if !MANY && is_one_run {
+    if MANY {
+        for (frame, job) in frames.iter_mut().zip(jobs) {
+            let done =
+                one_route::encapsulate_one(worker, tables, frame, job).unwrap_or_else(|| {
+                    let (frame, job) = (slice::from_mut(frame), slice::from_mut(job));
+                    encapsulate_run(worker, tables, frame, job)
+                });
+            failed |= done.is_err();
+        }
+    } else if is_one_run {
         failed = encapsulate_run(worker, tables, frames, jobs).is_err();
     } else {
         let mut rest = frames;
@@ -423,7 +436,7 @@ fn encapsulate<const MANY: bool>(
 
 /// [`encapsulate`] for a run of packets of one route. If some cannot be sent, they are counted as
 /// dropped for the reason that it returns, and `front` of these is 0.
-#[inline(always)]
+#[inline(never)]
 fn encapsulate_run(
     worker: &mut Dataplane,
     tables: &BoundTables,
@@ -537,6 +550,7 @@ fn write_run<const OUTER: usize, const ALL: usize>(
         bytes += encrypted as u64;
         if job.front == 0 {
             cold_path();
+            bytes -= encrypted as u64;
             result = Err(DropReason::NoBuffer);
         }
     }
@@ -557,7 +571,6 @@ fn write<const OUTER: usize, const ALL: usize>(
     let inner = frame.len() - HEADER;
     let encrypted = inner + esp::padding(inner) + esp::TRAILER;
     job.sequence = number;
-    job.aad.set(sa.spi, number, sa.sequence_mode);
     job.len = encrypted as u16;
     job.front = match write_around::<OUTER, ALL>(ethernet, sa, job, frame, write_outer) {
         Some(()) => ALL as u8,
@@ -605,7 +618,7 @@ fn write_around<const OUTER: usize, const ALL: usize>(
     esp::write_trailer(rest.get_mut(inner..)?, padding, next_header)
 }
 
-/// The last passes: seals, and writes the tags.
+/// The last pass: seals.
 #[inline(never)]
 fn seal<const MANY: bool>(
     worker: &mut Dataplane,
@@ -613,11 +626,9 @@ fn seal<const MANY: bool>(
     scratch: &mut Scratch,
     output: &mut Output,
 ) {
-    let Scratch {
-        frames, jobs, tags, ..
-    } = scratch;
+    let Scratch { frames, jobs, .. } = scratch;
     let number = worker.id.number();
-    let mut sealed = 0;
+    let mut bytes = 0;
     let jobs = &jobs[..frames.len()];
     let mut later = jobs.iter().skip(KEYS_AHEAD);
     let mut last = (u32::MAX, None);
@@ -634,30 +645,22 @@ fn seal<const MANY: bool>(
             last = (job.route, outbound_sa(tables, job.route, number));
         }
         let sa = last.1?;
-        let front = usize::from(job.front);
-        let data = frame.get_mut(front..front + usize::from(job.len))?;
+        let len = frame.len() as u64;
+        let message = frame.get_mut(usize::from(job.front)..)?;
         // RFC 4106, 4: salt and IV, which no two packets of a key share.
         let nonce = Nonce::from_parts(sa.salt, sa.iv(job.sequence));
-        let aad = job.aad.as_slice(sa.sequence_mode);
-        SealPacket::in_place(&sa.key, nonce, aad, data).ok()
+        let aad = esp::aad(sa.spi, job.sequence, sa.sequence_mode);
+        let packet = RunPacket::new(nonce, aad, message)?;
+        bytes += len;
+        Some((&sa.key, packet))
     });
-    seal_each(packets, |number, tag| {
-        tags[number] = tag;
-        sealed += 1;
-    });
+    let sealed = seal_keyed(packets);
     for job in &jobs[sealed..] {
         worker.sent.drop(DropReason::NoSa);
         let drops = &tables.drops;
         drops.outbound(job.route, DropReason::NoSa, &worker.id);
     }
     frames.truncate(sealed);
-    let mut bytes = 0;
-    for (frame, tag) in frames.iter_mut().zip(&*tags) {
-        bytes += frame.len() as u64;
-        if let Some(icv) = frame.last_chunk_mut() {
-            *icv = *tag.as_bytes();
-        }
-    }
     output.forward.append(frames);
     worker.sent.forwarded += sealed as u64;
     worker.sent.forwarded_bytes += bytes;

@@ -13,6 +13,18 @@ pub enum SequenceMode {
     Plain,
 }
 
+impl SequenceMode {
+    /// Returns the width of extended numbers or of plain ones.
+    #[inline(always)]
+    pub(crate) const fn of(is_extended: bool) -> SequenceMode {
+        if is_extended {
+            SequenceMode::Extended
+        } else {
+            SequenceMode::Plain
+        }
+    }
+}
+
 /// The last sequence number that was taken.
 #[derive(Default)]
 pub(super) struct SequenceCounter(AtomicU64);

@@ -232,6 +232,30 @@ impl Claims<'_> {
         Ok(())
     }
 
+    /// Claims `n` numbers from `first` on, all at once; returns false, and claims none, if they are
+    /// not all beyond the highest one.
+    #[inline]
+    pub(crate) fn claim_run(&mut self, first: u64, n: u64) -> bool {
+        let Some(end) = first.checked_add(n) else {
+            return false;
+        };
+        if first <= self.top {
+            return false;
+        }
+        let mut at = first;
+        while at < end {
+            if at / 32 != self.top / 32 {
+                self.move_on(at);
+            }
+            // Up to the end of the word, or of the numbers.
+            let next = end.min((at | 31).saturating_add(1));
+            self.last |= u32::MAX >> (32 - (next - at)) << (at % 32);
+            self.top = next - 1;
+            at = next;
+        }
+        true
+    }
+
     /// Makes the word of `number`, which is beyond that of the highest number, the last one.
     fn move_on(&mut self, number: u64) {
         let (from, to) = (self.top / 32, number / 32);
@@ -321,6 +345,35 @@ mod tests {
                 prop_assert_eq!(checked, claimed);
                 prop_assert_eq!(claimed, plainly.claim(at));
                 at = at.max(window.top());
+            }
+        }
+
+        #[test]
+        fn a_run_is_claimed_as_its_numbers_one_by_one(
+            size in 32u32..=WINDOW_MAX,
+            start in prop_oneof![Just(0u64), Just(u64::MAX / 2), 0u64..200],
+            steps in proptest::collection::vec(
+                (prop_oneof![3 => 1u64..3, 2 => 0u64..100, 1 => 0u64..10_000], 0u64..150, any::<bool>()),
+                1..40),
+        ) {
+            let (runs, ones) = (Window::new(size, SequenceMode::Extended), Window::new(size, SequenceMode::Extended));
+            let mut at = start;
+            for (ahead, n, is_back) in steps {
+                // Some begin at the highest number, or before it.
+                let first = if is_back { at.saturating_sub(ahead) } else { at + ahead };
+                let claimed = runs.claims(false).claim_run(first, n);
+                prop_assert_eq!(claimed, first > ones.top());
+                if claimed {
+                    for number in first..first + n {
+                        prop_assert_eq!(ones.claim(number), Ok(()));
+                    }
+                }
+                prop_assert_eq!(runs.top(), ones.top());
+                let top = ones.top();
+                for number in top.saturating_sub(u64::from(size) + 40)..=top + 1 {
+                    prop_assert_eq!(runs.check(number), ones.check(number), "{}", number);
+                }
+                at = at.max(top);
             }
         }
 

@@ -1,14 +1,69 @@
 //! The short way for packets that nothing is special about: IPv4 without options, to be sealed. See
 //! the module of the same name of the other direction.
 
+use std::ops::RangeInclusive;
+
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
 use tare_port::Frame;
 
 use super::{Job, MARTIAN};
 use crate::dataplane::esp;
+use crate::dataplane::prefixes::Prefixes;
 use crate::dataplane::tables::Tables;
 use crate::dataplane::{is_ipv4_to, OwnAddresses, Station};
+
+/// The header of a packet that is to be sealed.
+pub(super) struct Inside {
+    pub(super) route: u32,
+    tos: u8,
+    /// Bytes of the packet.
+    pub(super) total_len: usize,
+}
+
+/// Returns the bytes that the packet of a frame may have.
+#[inline(always)]
+pub(super) fn lengths(frame: &Frame) -> RangeInclusive<usize> {
+    ipv4::HEADER..=frame.len().saturating_sub(HEADER)
+}
+
+/// Reads the headers of a frame for this station, with a packet whose bytes are within `lengths`;
+/// `None` if they are not plain.
+#[inline(always)]
+pub(super) fn read(
+    prefixes: &Prefixes,
+    own: &OwnAddresses,
+    station: Station,
+    frame: &Frame,
+    lengths: RangeInclusive<usize>,
+) -> Option<Inside> {
+    let front = frame.first_chunk::<{ HEADER + ipv4::HEADER }>()?;
+    let (link, rest) = front.split_first_chunk::<HEADER>()?;
+    let header = rest.first_chunk()?;
+    let ip = Ipv4::without_options(header, lengths)?;
+    let route = prefixes.v4(ip.dst);
+    let is_plain = is_ipv4_to(link, station)
+        && route < MARTIAN
+        && !own.has_either4(header)
+        && !prefixes.is_martian4(ip.src)
+        && ip.ttl > 1;
+    is_plain.then_some(Inside {
+        route,
+        tos: ip.tos,
+        total_len: ip.total_len,
+    })
+}
+
+/// Cuts off what is behind the packet of a frame, as Ethernet pads what is short. Returns how many
+/// bytes that were.
+#[inline(always)]
+pub(super) fn cut(frame: &mut Frame, total_len: usize) -> usize {
+    let (len, end) = (frame.len(), HEADER + total_len);
+    if end != len {
+        frame.truncate(end);
+    }
+    len - end
+}
 
 /// Reads the headers of a frame into its job; see [`super::admit`]. Returns the bytes of the inner
 /// packet; `None`, and leaves the frame as it is, if they are not plain.
@@ -20,29 +75,12 @@ pub(super) fn admit(
     frame: &mut Frame,
     job: &mut Job,
 ) -> Option<usize> {
-    let len = frame.len();
-    let front = frame.first_chunk::<{ HEADER + ipv4::HEADER }>()?;
-    let (link, rest) = front.split_first_chunk::<HEADER>()?;
-    let ip = Ipv4::without_options(rest.first_chunk()?, ipv4::HEADER..=len - HEADER)?;
-    let route = tables.prefixes.v4(ip.dst);
-    let is_plain = is_ipv4_to(link, station)
-        && route < MARTIAN
-        && !own.has4(ip.dst)
-        && !own.has4(ip.src)
-        && !tables.prefixes.is_martian4(ip.src)
-        && ip.ttl > 1;
-    if !is_plain {
-        return None;
-    }
-    job.route = route;
-    job.tos = ip.tos;
+    let inside = read(&tables.prefixes, own, station, frame, lengths(frame))?;
+    job.route = inside.route;
+    job.tos = inside.tos;
     job.next_header = esp::INNER_IPV4;
-    // Ethernet pads what is short.
-    let end = HEADER + ip.total_len;
-    if end != len {
-        frame.truncate(end);
-    }
-    Some(ip.total_len)
+    cut(frame, inside.total_len);
+    Some(inside.total_len)
 }
 
 #[cfg(test)]
