@@ -56,13 +56,14 @@ impl<'a> InOrder<'a> {
         let place = tables.inbound.find((outside.numbers >> 32) as u32)?;
         let sa = tables.inbound.at(place)?;
         // Each number from the first one on is beyond the window, so that what holds for the first
-        // holds for all. The lower half of none is 0 but perhaps that of the first: there the SPI
-        // would have to be another one.
+        // holds for all.
         let first = sa.window.number(outside.numbers as u32).ok()?;
         let ahead = first.wrapping_sub(sa.window.top());
         if !(1..=REACH).contains(&ahead) || frames.len() as u64 > REACH {
             return None;
         }
+        // A carry out of the lower half would be compared with the SPI of another SA.
+        (outside.numbers as u32).checked_add(frames.len() as u32 - 1)?;
         let addresses = outside.addresses;
         let (mut numbers, mut bytes) = (outside.numbers, 0);
         for frame in frames {
@@ -375,6 +376,26 @@ mod tests {
             }
         });
         assert!(short.get() > 500, "{}", short.get());
+    }
+
+    #[test]
+    fn a_burst_whose_lower_halves_end_does_not_take_in_a_packet_of_the_next_spi() {
+        let mut side = Side::new(SequenceMode::Extended, false);
+        let (mode, payload) = (SequenceMode::Extended, [0; 40]);
+        let last = u64::from(u32::MAX);
+        let sealed = |spi, number| fixture::sealed(&payload, (PEER, spi, number), mode, 0);
+        // So that both SAs expect what follows.
+        for before in [1 << 31, last - 1] {
+            side.receive(&[sealed(SPI, before), sealed(SPI + 1, before)]);
+        }
+        side.receive(&[sealed(SPI + 1, last)]);
+        assert!(!side.receive(&[sealed(SPI, last), sealed(SPI + 1, last + 1)]));
+        let counts = |spi| {
+            let sa = side.tables.inbound.by_spi(spi).unwrap();
+            [sa.packets(), sa.forged(), sa.replayed(), sa.top()]
+        };
+        assert_eq!(counts(SPI), [3, 0, 0, last]);
+        assert_eq!(counts(SPI + 1), [4, 0, 0, last + 1]);
     }
 
     #[test]
