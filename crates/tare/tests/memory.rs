@@ -560,20 +560,7 @@ matrix = { aead = ["off"] }
 metric = { name = "latency_p50", unit = "ns", better = "lower" }
 "#;
     fs::write(folder.path().join("sessions.toml"), experiment).unwrap();
-    let records = |attempt: usize| -> Vec<Value> {
-        let out = format!("run{attempt}");
-        let done = Command::new(env!("CARGO_BIN_EXE_tare"))
-            .args(["run", "sessions.toml", "--rounds", "1", "--out", &out])
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&done.stderr);
-        let samples = folder.path().join(out).join("samples.jsonl");
-        let samples = fs::read_to_string(samples).expect(&said);
-        let records = samples.lines().map(serde_json::from_str);
-        records.collect::<Result<_, _>>().unwrap()
-    };
+    let records = |attempt| memory_common::records(folder.path(), "sessions", attempt);
     // A busy machine may not do the work of so many sessions within the limit of a trial.
     let is_held_up = |record: &Value| {
         let reason = record["outcome"]["reason"].as_str().unwrap_or_default();

@@ -27,20 +27,7 @@ fn records(metrics: &[(&str, &str)], fixed: &str, matrix: &str) -> Vec<Value> {
          metrics = [{metrics}]\n"
     );
     fs::write(folder.path().join("trials.toml"), experiment).unwrap();
-    let attempt = |attempt: usize| -> Vec<Value> {
-        let out = format!("run{attempt}");
-        let done = Command::new(env!("CARGO_BIN_EXE_tare"))
-            .args(["run", "trials.toml", "--rounds", "1", "--out", &out])
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&done.stderr);
-        let samples = folder.path().join(out).join("samples.jsonl");
-        let samples = fs::read_to_string(samples).expect(&said);
-        let lines = samples.lines().map(serde_json::from_str);
-        lines.collect::<Result<_, _>>().unwrap()
-    };
+    let attempt = |attempt| memory_common::records(folder.path(), "trials", attempt);
     // A busy machine may hold a trial up for longer than an operation waits, which then fails.
     let is_held_up = |record: &Value| {
         let reason = record["outcome"]["reason"].as_str().unwrap_or_default();

@@ -39,3 +39,31 @@ fn is_unanswered(output: &Output) -> bool {
     let texts = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     texts.iter().any(|text| is_too_slow(text))
 }
+
+/// Runs `NAME.toml` of a folder for one round, and returns the records of its trials.
+#[allow(dead_code, reason = "not every test program has experiments")]
+pub(crate) fn records(
+    folder: &std::path::Path,
+    name: &str,
+    attempt: usize,
+) -> Vec<serde_json::Value> {
+    let out = format!("run{attempt}");
+    let done = std::process::Command::new(env!("CARGO_BIN_EXE_tare"))
+        .args([
+            "run",
+            &format!("{name}.toml"),
+            "--rounds",
+            "1",
+            "--out",
+            &out,
+        ])
+        .current_dir(folder)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    let samples = folder.join(out).join("samples.jsonl");
+    let samples = std::fs::read_to_string(samples).expect(&said);
+    let records = samples.lines().map(serde_json::from_str);
+    records.collect::<Result<_, _>>().unwrap()
+}
