@@ -65,11 +65,11 @@ fn output_of(program: &str, line: &str) -> io::Result<(ExitStatus, String)> {
     Ok((status, String::from_utf8_lossy(&said).into_owned()))
 }
 
-/// Runs all jobs, one more at a time than there are processors, and begins them in their order.
+/// Runs all jobs, two more at a time than there are processors, and begins them in their order.
 /// Every failure is shown at once, and the others go on: a run takes long. The error repeats the
 /// end of each failure, which is far up by then, or cut off where only the last lines are kept.
 pub(crate) fn run(jobs: Vec<Job>) -> Result<(), String> {
-    let at_once = thread::available_parallelism().map_or(2, usize::from) + 1;
+    let at_once = thread::available_parallelism().map_or(2, usize::from) + 2;
     let count = jobs.len();
     eprintln!("\nxtask: {count} test programs, {at_once} at a time");
     let began = Instant::now();
