@@ -383,7 +383,8 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     fn new() -> Self {
         Self {
             batch4: core::ptr::dangling(),
-            columns: MaybeUninit::uninit(),
+            // Zeros: a reference must not point to what was never written, and not every column is.
+            columns: MaybeUninit::zeroed(),
             items: [const { MaybeUninit::uninit() }; 4],
             waiting: 0,
             memory: PhantomData,

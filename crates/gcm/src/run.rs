@@ -210,7 +210,8 @@ fn work_on<'a, 'k, const SEAL: bool, const ONE: bool, P>(
     keyed: impl Fn(P) -> (&'k Key, RunPacket<'a>),
     mut forged: impl FnMut(usize),
 ) -> usize {
-    let mut columns = MaybeUninit::<Columns>::uninit();
+    // Zeros: a reference must not point to what was never written, and not every column is.
+    let mut columns = MaybeUninit::<Columns>::zeroed();
     let to = columns.as_mut_ptr();
     let mut batch4 = first.and_then(Key::batch4);
     if let (true, Some(first), Some(_)) = (ONE, first, batch4) {
@@ -291,8 +292,8 @@ unsafe fn rest<const SEAL: bool>(
 /// Works on four packets.
 ///
 /// # Safety
-/// All columns must be filled with packets for `batch4`, whose memory is there with that of their
-/// tags, and not borrowed elsewhere.
+/// All columns that this direction reads must be filled with packets for `batch4`, whose memory is
+/// there with that of their tags, and not borrowed elsewhere.
 #[inline(always)]
 unsafe fn four<const SEAL: bool>(batch4: &Batch4, columns: &Columns, forged: impl FnMut(usize)) {
     // SAFETY: the caller's contract; the kernel fills the tags.
@@ -321,10 +322,12 @@ unsafe fn four<const SEAL: bool>(batch4: &Batch4, columns: &Columns, forged: imp
 /// They must be there, and not borrowed elsewhere.
 #[cold]
 #[inline(never)]
-unsafe fn refuse(columns: &Columns, which: u8, mut forged: impl FnMut(usize)) {
-    for i in (0..4).filter(|i| which & 1 << i != 0) {
+unsafe fn refuse(columns: &Columns, which: u8, forged: impl FnMut(usize)) {
+    let refused = (0..4).filter(|i| which & 1 << i != 0);
+    for i in refused.clone() {
         // SAFETY: the caller's contract.
         wipe(unsafe { core::slice::from_raw_parts_mut(columns.dst[i], columns.len[i].data()) });
-        forged(i);
     }
+    // Not before all are wiped: it may panic.
+    refused.for_each(forged);
 }

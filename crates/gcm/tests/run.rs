@@ -1,5 +1,7 @@
 //! A run of packets gives what single calls give.
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
 use tare_gcm::{open_keyed, open_run, seal_keyed, seal_run, Key, Nonce, Path, RunPacket, ShortAad};
 
 const TAG: usize = 16;
@@ -139,6 +141,27 @@ fn a_run_equals_single_calls() {
             check(keys, &short, 7);
             check(keys, &both, 3);
             check(keys, &[], 0);
+        }
+    }
+}
+
+#[test]
+fn a_callback_that_panics_leaves_no_plaintext_of_forged_packets() {
+    for path in Path::available() {
+        let key = Key::with_path(&[1; 16], path).unwrap();
+        let mut run = Messages::new(&[48; 4], 0);
+        assert_eq!(seal_run(&key, packets(run.each())), 4);
+        for message in &mut run.each()[1..] {
+            message[48] ^= 1;
+        }
+        let sealed: Vec<Vec<u8>> = run.each().iter().map(|message| message.to_vec()).collect();
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            open_run(&key, packets(run.each()), |_| panic!("on purpose"))
+        }));
+        assert!(opened.is_err());
+        for (message, sealed) in run.each().iter().zip(sealed).skip(1) {
+            let is_wiped = message[..48] == [0; 48];
+            assert!(is_wiped || message[..48] == sealed[..48], "{path}");
         }
     }
 }

@@ -138,14 +138,21 @@ impl XdpPort {
     ) -> Result<(XdpPort, Vec<Refused>), Error> {
         XdpPort::check(interface, queue, pool)?;
         let mut refused = Vec::new();
+        let mut patience = socket::PATIENCE;
         for &mode in modes {
-            let opened = XdpPort::open_in(interface, queue, pool, mode, lanes, socket::PATIENCE);
+            let opened = XdpPort::open_in(interface, queue, pool, mode, lanes, patience);
             match opened.and_then(|port| port.begin().map(|()| port)) {
                 Ok(port) => return Ok((port, refused)),
-                Err(error) => refused.push(Refused {
-                    kind: mode.name(),
-                    why: socket::explain(&error, mode, in_parts(pool)),
-                }),
+                Err(error) => {
+                    if error.raw_os_error() == Some(libc::EBUSY) {
+                        // Another socket does have the queue, in every mode.
+                        patience = 0;
+                    }
+                    refused.push(Refused {
+                        kind: mode.name(),
+                        why: socket::explain(&error, mode, in_parts(pool)),
+                    });
+                }
             }
         }
         Err(Error::Refused {

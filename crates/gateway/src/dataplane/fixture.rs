@@ -29,6 +29,9 @@ pub(super) const PEER: u32 = 0xc0a8_0002;
 /// A host behind this gateway, one behind the peer, and addresses that are not to be forwarded.
 const HERE: u32 = 0x0a00_0102;
 const THERE: u32 = 0x0a02_0001;
+/// Routes and SAs that are so many that packets go the way for many.
+pub(super) const MANY: u32 = 200;
+
 const ODD: [u32; 6] = [
     0,
     0x7f00_0001,
@@ -40,15 +43,16 @@ const ODD: [u32; 6] = [
 
 /// Returns a data plane with a route to 10.2/16 and one to 10.3/16, its tables and its pool.
 pub(crate) fn dataplane() -> (Dataplane, Arc<BoundTables>, Pool) {
-    dataplane_with(SequenceMode::Extended, None, 0)
+    dataplane_with(SequenceMode::Extended, None, 0, 0)
 }
 
-/// Returns the same with sequence numbers of this width, IVs that begin behind this one, and
-/// numbers of sent packets that begin behind `last`.
+/// Returns the same with sequence numbers of this width, IVs that begin behind this one, numbers of
+/// sent packets that begin behind `last`, and `more` routes and inbound SAs.
 pub(crate) fn dataplane_with(
     mode: SequenceMode,
     iv_base: Option<u64>,
     last: u64,
+    more: u32,
 ) -> (Dataplane, Arc<BoundTables>, Pool) {
     let outer = Outer::V4 {
         src: OWN[1],
@@ -61,7 +65,8 @@ pub(crate) fn dataplane_with(
         Some(base) => sa.with_iv_base(base),
         None => sa,
     });
-    let inbound = [SPI, SPI + 1].map(|spi| InboundSa::new(spi, key(), SALT, mode, 64, 0));
+    let inbound = |spi| Shared::new(InboundSa::new(spi, key(), SALT, mode, 64, 0));
+    let more_spis = SPI + 1000..SPI + 1000 + more;
     let side = |mac, ip4| InterfaceView {
         mac,
         ip4: Some(ip4),
@@ -77,8 +82,12 @@ pub(crate) fn dataplane_with(
             route("10.3.0.0/16", 1),
             route("10.0.0.1/32", 0),
         ])),
-        routes: vec![Route::new([sa], 1500), Route::new([], 1500)],
-        inbound: SpiTable::new(inbound.map(Shared::new)),
+        routes: [sa]
+            .into_iter()
+            .map(|sa| Route::new([sa], 1500))
+            .chain((0..=more).map(|_| Route::new([], 1500)))
+            .collect(),
+        inbound: SpiTable::new([SPI, SPI + 1].into_iter().chain(more_spis).map(inbound)),
         private: side(PRIVATE, OWN[0]),
         public: side(PUBLIC, OWN[1]),
         exchange_port: 303,

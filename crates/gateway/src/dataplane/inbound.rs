@@ -150,6 +150,9 @@ fn admit_all<const MANY: bool>(
             Some(sa) => sa,
             None if !admit_other(worker, tables, station, frame, job) => {
                 all = false;
+                if MANY {
+                    find_ahead(tables, jobs, at);
+                }
                 continue;
             }
             None if MANY => None,

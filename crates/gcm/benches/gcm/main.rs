@@ -20,6 +20,7 @@ mod measure;
 mod page_end;
 mod references;
 mod report;
+mod runs;
 mod setup;
 mod units;
 
@@ -31,7 +32,9 @@ use tare_gcm::{Key, Path};
 
 const LENS: [usize; 10] = [16, 60, 128, 256, 512, 576, 1440, 4096, 8192, 16384];
 
-const PARTS: [&str; 7] = ["single", "batch", "cold", "page-end", "key", "aad", "bound"];
+const PARTS: [&str; 8] = [
+    "single", "batch", "run", "cold", "page-end", "key", "aad", "bound",
+];
 
 /// The arguments of the command line.
 pub struct Settings {
@@ -94,6 +97,9 @@ fn main() -> ExitCode {
     }
     if wants("batch") {
         batch::run(&settings, &mut report, &mut random);
+    }
+    if wants("run") {
+        runs::run(&settings, &mut report, &mut random);
     }
     if wants("cold") {
         cold::run(&settings, &mut report, &mut random);

@@ -100,8 +100,9 @@ enum Share<'a> {
 }
 
 /// The number of attempts to bind a socket to a queue that another one has, 10 ms apart: the kernel
-/// lets go of a queue a moment after its last socket is closed.
-pub(super) const PATIENCE: u32 = 50;
+/// releases a queue by a work item after its last socket is closed, which took more than 500 ms on
+/// a machine of load 13.
+pub(super) const PATIENCE: u32 = 500;
 
 fn bind_patiently(
     interface: &Interface,
