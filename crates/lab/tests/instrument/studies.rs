@@ -301,6 +301,7 @@ fn time_to_verdict(what: &str, per_cent: u32, fixed_finds: fn(&Run) -> bool) -> 
     vec![
         rounds(&format!("{what}: decided in half of the runs"), 0.5, half),
         rounds(&format!("{what}: decided in nine of ten"), 0.9, most),
+        share(&format!("{what}: called a speed-up"), Never, reproduced),
         share(
             &format!("{what}: found by the plan before this one, always 24 rounds"),
             Stated,
@@ -435,6 +436,7 @@ fn thresholds(all: &mut Vec<Study>) {
     let room = |what: &str| {
         vec![
             share(&format!("{what}: reproduced"), AtLeast(0.99), reproduced),
+            share(&format!("{what}: not reproduced"), Never, refuted),
             rounds(&format!("{what}: in nine of ten runs"), 0.9, AtMost(24.0)),
         ]
     };
@@ -450,10 +452,6 @@ fn thresholds(all: &mut Vec<Study>) {
     study(all, ROOM, line, room("scales at least 0.9, truth 1.0"));
     let ahead = order(|at| 100.0 * 1.1f64.powf(on(at, "way")));
     study(all, ROOM, ahead, room("order, each 10 % ahead of the next"));
-    for study in all.iter_mut().filter(|study| study.test == ROOM) {
-        study.runs = 500;
-    }
-
     let unequal = Bench {
         work: |at| 64_000 + 1_280 * on(at, "way") as u64,
         ..two_ways(slower_by_20, QUIET)
@@ -467,9 +465,6 @@ fn thresholds(all: &mut Vec<Study>) {
     };
     let what = "work per operation differs by 2 %: refused, no ratio";
     study(all, WORK, unequal, vec![share(what, AtLeast(1.0), refused)]);
-    for study in all.iter_mut().filter(|study| study.test == WORK) {
-        study.runs = 100;
-    }
 }
 
 /// Ten independent claims of "at most 1": five hold, their truth being 1; five do not, by one
