@@ -15,7 +15,7 @@ use std::hint::black_box;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tare_farmem::memory::{Config, Store};
@@ -23,7 +23,7 @@ use tare_farmem::operation::{PageSize, Permission, SpaceId};
 use tare_farmem::protocol::{
     Client, ClientConfig, Node, NodeConfig, REQUEST_HEADER, RESPONSE_HEADER,
 };
-use tare_farmem::serve::{Service, Source, Turn, XdpSource};
+use tare_farmem::serve::{FairMutex, Service, Source, Turn, XdpSource};
 use tare_farmem::session::Session;
 use tare_farmem::transport::xdp::{XdpAddress, XdpLink, XdpStation};
 use tare_farmem::transport::{Remote, Waiting};
@@ -78,7 +78,7 @@ struct Either {
 impl Source<Store> for Either {
     fn turn(
         &mut self,
-        node: &Mutex<Node<Store>>,
+        node: &FairMutex<Node<Store>>,
         wait: Duration,
         waiting: Waiting,
     ) -> io::Result<Turn> {

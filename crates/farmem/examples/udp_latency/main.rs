@@ -36,7 +36,7 @@ use std::hint::black_box;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -44,7 +44,7 @@ use rustix::net::{recv, recvfrom, send, sendto, RecvFlags, SendFlags};
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Operation, SpaceId};
 use tare_farmem::protocol::{ClientConfig, Node, NodeConfig, OwnedWrite};
-use tare_farmem::serve::{Service, Source, Turn, UdpSource};
+use tare_farmem::serve::{FairMutex, Service, Source, Turn, UdpSource};
 use tare_farmem::session::{connect, Options, Session};
 use tare_farmem::transport::Waiting;
 use turns::{median, TURN, TURNS};
@@ -88,7 +88,7 @@ struct Either {
 impl Source<Store> for Either {
     fn turn(
         &mut self,
-        node: &Mutex<Node<Store>>,
+        node: &FairMutex<Node<Store>>,
         wait: Duration,
         waiting: Waiting,
     ) -> io::Result<Turn> {
@@ -110,7 +110,7 @@ impl Source<Store> for Either {
                     let (space, address) =
                         (u64::from_le_bytes(words[1]), u64::from_le_bytes(words[6]));
                     self.answer.truncate(RESPONSE - 16);
-                    let node = node.lock().expect("no panic");
+                    let node = node.lock();
                     let read = (node.store()).read(SpaceId(space), address, 16, &mut self.answer);
                     drop(node);
                     read.expect("memory");

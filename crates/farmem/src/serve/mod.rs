@@ -4,6 +4,7 @@
 //! the epoch is no longer than the question, but a read can have an answer of a whole datagram, so
 //! beyond trusted networks a node needs authentication.
 
+mod fair;
 mod shm;
 mod source;
 mod udp;
@@ -13,12 +14,13 @@ mod xdp;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::protocol::{Execute, Node};
 use crate::transport::Waiting;
 
+pub use fair::FairMutex;
 pub use shm::{ShmSource, ShmWork};
 pub use source::{Source, Turn};
 pub use udp::UdpSource;
@@ -50,7 +52,7 @@ impl ServiceConfig {
 /// A running node. Its threads end with [`Service::stop`], or when it is dropped.
 #[derive(Debug)]
 pub struct Service<S> {
-    node: Arc<Mutex<Node<S>>>,
+    node: Arc<FairMutex<Node<S>>>,
     address: Option<SocketAddr>,
     stop: Arc<AtomicBool>,
     workers: Vec<(JoinHandle<io::Result<()>>, Arc<Work>)>,
@@ -83,7 +85,7 @@ impl<S: Execute + Send + 'static> Service<S> {
         waiting: Waiting,
     ) -> io::Result<Service<S>> {
         let mut service = Service {
-            node: Arc::new(Mutex::new(node)),
+            node: Arc::new(FairMutex::new(node)),
             address: None,
             stop: Arc::new(AtomicBool::new(false)),
             workers: Vec::new(),
@@ -113,7 +115,7 @@ impl<S: Execute + Send + 'static> Service<S> {
 
     /// Calls a function with the node. All workers wait for it.
     pub fn with_node<R>(&self, call: impl FnOnce(&mut Node<S>) -> R) -> R {
-        call(&mut lock(&self.node))
+        call(&mut self.node.lock())
     }
 
     /// Returns what each worker did.
@@ -138,11 +140,8 @@ impl<S: Execute + Send + 'static> Service<S> {
         let node = Arc::clone(&self.node);
         drop(self);
         ended?;
-        match Arc::into_inner(node).map(Mutex::into_inner) {
-            Some(Ok(node)) => Ok(node),
-            Some(Err(poisoned)) => Ok(poisoned.into_inner()),
-            None => Err(io::Error::other("a worker still has the node")),
-        }
+        let node = Arc::into_inner(node).map(FairMutex::into_inner);
+        node.ok_or_else(|| io::Error::other("a worker still has the node"))
     }
 }
 
@@ -164,10 +163,4 @@ impl<S> Drop for Service<S> {
         // An error was either returned, or was not asked for.
         let _ = self.end();
     }
-}
-
-/// A panic while the lock was held is a defect of the node; its state is that between two writes,
-/// and the others go on.
-pub(crate) fn lock<S>(node: &Mutex<Node<S>>) -> MutexGuard<'_, Node<S>> {
-    node.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::event::{eventfd, EventfdFlags};
 use tare_sim::Instant;
 
-use super::lock;
 use super::source::{Source, Turn};
+use super::FairMutex;
 use crate::protocol::{Execute, Node, Secret};
 use crate::transport::shm::{Counters, Server, ServerConfig};
 use crate::transport::{share_processor, Waiting};
@@ -89,13 +89,16 @@ impl ShmSource {
 
     /// Answers what is there.
     #[inline]
-    fn serve<S: Execute>(&mut self, node: &Mutex<Node<S>>) -> io::Result<Turn> {
+    fn serve<S: Execute>(&mut self, node: &FairMutex<Node<S>>) -> io::Result<Turn> {
         let server = self.server.get_mut();
         if !server.look()? {
             return Ok(Turn::default());
         }
         let before = server.counters();
-        server.turn(lock(node).store_mut(), &Instant::now)?;
+        let mut locked = node.lock();
+        server.turn(locked.store_mut(), &Instant::now)?;
+        // The next entry may be there already, and the other workers have a turn first.
+        node.leave(locked);
         Ok(difference(before, server.counters()))
     }
 }
@@ -114,7 +117,7 @@ fn difference(before: Counters, after: Counters) -> Turn {
 impl<S: Execute> Source<S> for ShmSource {
     fn turn(
         &mut self,
-        node: &Mutex<Node<S>>,
+        node: &FairMutex<Node<S>>,
         wait: Duration,
         waiting: Waiting,
     ) -> io::Result<Turn> {

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Mutex;
 use std::time::Duration;
 
+use super::FairMutex;
 use crate::protocol::Node;
 use crate::transport::Waiting;
 
@@ -31,8 +31,12 @@ pub trait Source<S>: Send {
     ///
     /// # Errors
     /// Those after which the source is of no use.
-    fn turn(&mut self, node: &Mutex<Node<S>>, wait: Duration, waiting: Waiting)
-        -> io::Result<Turn>;
+    fn turn(
+        &mut self,
+        node: &FairMutex<Node<S>>,
+        wait: Duration,
+        waiting: Waiting,
+    ) -> io::Result<Turn>;
 
     /// The descriptor that is readable when something has come. A worker with several sources
     /// sleeps until one of them is; one without is asked at least every millisecond.

@@ -4,11 +4,10 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::Mutex;
 use std::time::Duration;
 
-use super::lock;
 use super::source::{Source, Turn};
+use super::FairMutex;
 use crate::protocol::{Datagrams, Execute, Node, SEND_BYTES};
 use crate::transport::{Peer, UdpSocket, Waiting, DATAGRAM_MAX};
 use rustix::net::{bind, socket_with, sockopt, AddressFamily, SocketFlags, SocketType};
@@ -137,7 +136,7 @@ impl UdpSource {
 impl<S: Execute> Source<S> for UdpSource {
     fn turn(
         &mut self,
-        node: &Mutex<Node<S>>,
+        node: &FairMutex<Node<S>>,
         wait: Duration,
         waiting: Waiting,
     ) -> io::Result<Turn> {
@@ -156,7 +155,7 @@ impl<S: Execute> Source<S> for UdpSource {
             self.replies.clear();
             self.answers.clear();
             {
-                let mut node = lock(node);
+                let mut node = node.lock();
                 let now = self.socket.now();
                 // Long answers leave before the others are made: the client can read them
                 // meanwhile, and they are still in the cache.

@@ -2,15 +2,15 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::time::{clock_gettime, ClockId};
 use tare_sim::Instant;
 
-use super::lock;
 use super::source::{Source, Turn};
+use super::FairMutex;
 use crate::protocol::{Execute, Node};
 use crate::transport::{share_processor, Waiting};
 
@@ -92,7 +92,7 @@ impl Work {
 }
 
 pub(super) struct Worker<S> {
-    pub(super) node: Arc<Mutex<Node<S>>>,
+    pub(super) node: Arc<FairMutex<Node<S>>>,
     pub(super) sources: Vec<Box<dyn Source<S>>>,
     pub(super) waiting: Waiting,
     pub(super) stop: Arc<AtomicBool>,
@@ -121,7 +121,7 @@ impl<S: Execute> Worker<S> {
                 }
             }
             if is_idle && has_more {
-                has_more = lock(&self.node).store_mut().idle();
+                has_more = self.node.lock().store_mut().idle();
             }
         }
         let end = Instant::now() + DRAIN;
@@ -194,7 +194,7 @@ impl<S: Execute> Worker<S> {
     }
 
     fn tick(&self) {
-        let mut node = lock(&self.node);
+        let mut node = self.node.lock();
         let now = Instant::now();
         if now >= node.next_deadline() {
             node.tick(now);

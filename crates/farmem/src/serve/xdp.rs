@@ -4,13 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tare_port::{OfInterface, Port};
 
-use super::lock;
 use super::source::{Source, Turn};
+use super::FairMutex;
 use crate::protocol::{Datagrams, Execute, Node, SEND_BYTES};
 use crate::transport::xdp::XdpStation;
 use crate::transport::Waiting;
@@ -53,7 +52,7 @@ impl<P: Port> XdpSource<P> {
     /// The interface is gone.
     pub fn take_turn<S: Execute>(
         &mut self,
-        node: &Mutex<Node<S>>,
+        node: &FairMutex<Node<S>>,
         wait: Duration,
         waiting: Waiting,
     ) -> io::Result<Turn> {
@@ -78,7 +77,7 @@ impl<P: Port> XdpSource<P> {
             while piece.start < piece.end {
                 self.replies.clear();
                 {
-                    let mut node = lock(node);
+                    let mut node = node.lock();
                     let now = self.station.now();
                     let bytes = &mut self.buffer[piece.clone()];
                     piece.start += node.receive_some(now, bytes, &mut self.replies, SEND_BYTES);
@@ -102,7 +101,7 @@ where
 {
     fn turn(
         &mut self,
-        node: &Mutex<Node<S>>,
+        node: &FairMutex<Node<S>>,
         wait: Duration,
         waiting: Waiting,
     ) -> io::Result<Turn> {

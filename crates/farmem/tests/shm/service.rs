@@ -1,13 +1,12 @@
 //! Sessions, and a service that has UDP too.
 
 use std::sync::mpsc::sync_channel;
-use std::sync::Mutex;
 
 use rustix::event::{poll, PollFd, PollFlags};
 use tare_farmem::protocol::{
     self, Authentication, Capability, Node as ProtocolNode, NodeConfig, Secret,
 };
-use tare_farmem::serve::{Service, ShmSource, Source, UdpSource};
+use tare_farmem::serve::{FairMutex, Service, ShmSource, Source, UdpSource};
 use tare_farmem::session::{self, random_id, Options, Session};
 use tare_farmem::transport::{Faults, Waiting};
 
@@ -93,7 +92,7 @@ fn one_node_serves_udp_and_shared_memory_whether_its_workers_sleep_or_not() {
 fn a_client_that_comes_before_a_worker_sleeps_on_the_descriptor_is_served() {
     let path = socket_path();
     let mut source = ShmSource::listen(&path, 1, None).unwrap();
-    let node = Mutex::new(ProtocolNode::new(node_config(), store()));
+    let node = FairMutex::new(ProtocolNode::new(node_config(), store()));
     let stop = Arc::new(AtomicBool::new(false));
     let worker = {
         let stop = stop.clone();
@@ -140,10 +139,10 @@ fn a_client_that_comes_before_a_worker_sleeps_on_the_descriptor_is_served() {
 fn a_node_is_not_locked_while_no_client_wants_anything() {
     let path = socket_path();
     let mut source = ShmSource::listen(&path, 1, None).unwrap();
-    let node = Arc::new(Mutex::new(ProtocolNode::new(node_config(), store())));
+    let node = Arc::new(FairMutex::new(ProtocolNode::new(node_config(), store())));
     let (done, is_done) = sync_channel(1);
     let (connect, is_connected) = sync_channel(1);
-    let locked = node.lock().unwrap();
+    let locked = node.lock();
     let other = node.clone();
     let worker = thread::spawn(move || {
         let mut turns = 0;

@@ -1,7 +1,6 @@
 //! Each step of falling asleep and of serving in turn, one side after the other in one thread.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use tare_farmem::protocol::{Node as ProtocolNode, NodeConfig};
@@ -95,7 +94,7 @@ fn a_client_does_not_sleep_if_the_answer_is_there_already_and_is_woken_if_it_com
 #[test]
 fn a_worker_does_not_sleep_on_the_descriptor_if_an_entry_is_there_already() {
     let (server, mut client) = pair();
-    let node = Mutex::new(ProtocolNode::new(NodeConfig::new(1), store()));
+    let node = tare_farmem::serve::FairMutex::new(ProtocolNode::new(NodeConfig::new(1), store()));
     let mut source = ShmSource::new(server).unwrap();
     let turn = |source: &mut ShmSource| {
         let turn = source.turn(&node, Duration::ZERO, Waiting::Busy).unwrap();

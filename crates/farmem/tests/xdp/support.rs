@@ -1,12 +1,11 @@
 //! Ends of cables in memory.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::protocol::{ClientConfig, Node, NodeConfig};
-use tare_farmem::serve::{Turn, XdpSource};
+use tare_farmem::serve::{FairMutex, Turn, XdpSource};
 use tare_farmem::session::random_id;
 use tare_farmem::transport::xdp::XdpStation;
 use tare_farmem::transport::Waiting;
@@ -22,7 +21,7 @@ const DATAGRAM: usize = MTU - 48;
 
 /// A node at a port in memory.
 pub(crate) struct MemoryNode {
-    pub(crate) node: Mutex<Node<Store>>,
+    pub(crate) node: FairMutex<Node<Store>>,
     pub(crate) source: XdpSource<Memory>,
 }
 
@@ -32,7 +31,7 @@ impl MemoryNode {
         let (here, there) = cable();
         let station = XdpStation::new(here, NODE_MAC, address, MTU);
         let node = MemoryNode {
-            node: Mutex::new(node()),
+            node: FairMutex::new(node()),
             source: XdpSource::new(station),
         };
         (node, there)

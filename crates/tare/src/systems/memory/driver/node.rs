@@ -4,14 +4,13 @@
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{ensure, Context as _};
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::protocol::{Authentication, Node, NodeConfig};
-use tare_farmem::serve::{Source, UdpSource, XdpSource};
+use tare_farmem::serve::{FairMutex, Source, UdpSource, XdpSource};
 use tare_farmem::transport::{shm, Waiting};
 use tare_lab::protocol::Ready;
 use tare_memory::Mapping;
@@ -30,7 +29,7 @@ const WAIT: Duration = Duration::from_millis(5);
 /// longer than a busy machine stalls.
 const TIMEOUT: Duration = super::super::fleet::TIMEOUT;
 
-type SharedNode = Mutex<Node<Store<Mapping>>>;
+type SharedNode = FairMutex<Node<Store<Mapping>>>;
 
 /// Returns the name under which the client's side finds the address of a worker.
 pub(super) fn name(what: &str, worker: usize) -> String {
@@ -56,7 +55,7 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
     let path = folder.path().join("node");
     let node = match parameters.transport {
         Transport::Shm => None,
-        _ => Some(Mutex::new(node(parameters)?)),
+        _ => Some(FairMutex::new(node(parameters)?)),
     };
     let mut misses = match parameters.misses {
         Switch::On => Some(Misses::new(parameters.order)?),
