@@ -14,10 +14,10 @@ use tare_farmem::transport::xdp::{XdpAddress, XdpLink, XdpStation};
 use tare_farmem::transport::{Link, Waiting};
 use tare_packet::ethernet::{self, Mac};
 use tare_packet::{ipv4, udp};
-use tare_port::{Exclusive, Interface, Kind};
+use tare_port::{Exclusive, Interface, Kind, Port};
 
 use super::network::{CLIENT, INTERFACE, NODE};
-use super::raw::Wait;
+use super::raw::{Wait, NUMBER};
 
 /// The node's port, and the client's.
 const PORTS: [u16; 2] = [7311, 50_000];
@@ -116,7 +116,14 @@ impl Frames {
         }
     }
 
-    fn send(&self, port: &mut Exclusive) -> io::Result<()> {
+    /// Gives the last frame the number of an exchange.
+    fn number(&mut self, number: &[u8]) {
+        if let Some(last) = self.0.last_mut() {
+            last[NUMBER].copy_from_slice(number);
+        }
+    }
+
+    fn send(&self, port: &mut Exclusive<impl Port>) -> io::Result<()> {
         for frame in &self.0 {
             // What is dropped here is asked for again.
             let _ = port.put(frame.len(), |place| place.copy_from_slice(frame));
@@ -125,14 +132,14 @@ impl Frames {
     }
 }
 
-/// Takes a frame; returns true if it is the last one of a request or an answer.
-fn take(port: &mut Exclusive, mut see: impl FnMut(&[u8])) -> io::Result<bool> {
-    let mut is_last = false;
+/// Takes a frame; returns its first bytes if it is the last one of a request or an answer.
+fn take(port: &mut Exclusive<impl Port>) -> io::Result<Option<[u8; NUMBER.end]>> {
+    let mut first = None;
     port.receive(1, |frame| {
-        see(frame);
-        is_last = ethernet::kind(frame) == Some(KIND) && frame.get(LAST) == Some(&1);
+        let is_last = ethernet::kind(frame) == Some(KIND) && frame.get(LAST) == Some(&1);
+        first = frame.first_chunk().filter(|_| is_last).copied();
     })?;
-    Ok(is_last)
+    Ok(first)
 }
 
 /// Answers each request with `answer` bytes in datagrams of so many until `is_over`.
@@ -140,7 +147,7 @@ fn take(port: &mut Exclusive, mut see: impl FnMut(&[u8])) -> io::Result<bool> {
 /// # Errors
 /// The interface is gone.
 pub(super) fn echo(
-    port: &mut Exclusive,
+    port: &mut Exclusive<impl Port>,
     answer: usize,
     datagram: usize,
     mut is_over: impl FnMut() -> bool,
@@ -148,18 +155,15 @@ pub(super) fn echo(
     let mut answer = Frames::new(answer, datagram);
     let mut wait = Wait::for_calls();
     while !is_over() {
-        let mut ends = None;
-        let see = |frame: &[u8]| ends = frame.first_chunk::<12>().copied();
-        if !take(port, see)? {
+        let Some(first) = take(port)? else {
             wait.goes_on();
-        } else {
-            wait.is_over();
-            if let Some(ends) = ends {
-                let mac = |at: usize| -> Mac { std::array::from_fn(|n| ends[at + n]) };
-                answer.address(mac(6), mac(0));
-                answer.send(port)?;
-            }
-        }
+            continue;
+        };
+        wait.is_over();
+        let mac = |at: usize| -> Mac { std::array::from_fn(|n| first[at + n]) };
+        answer.address(mac(6), mac(0));
+        answer.number(&first[NUMBER]);
+        answer.send(port)?;
     }
     Ok(())
 }
@@ -168,6 +172,8 @@ pub(super) fn echo(
 pub(super) struct Ping {
     link: CommonLink,
     request: Frames,
+    /// The number of the last exchange.
+    number: u64,
 }
 
 impl Ping {
@@ -183,7 +189,11 @@ impl Ping {
     ) -> anyhow::Result<Ping> {
         let mut request = Frames::new(request, datagram);
         request.address(node, mac()?);
-        Ok(Ping { link, request })
+        Ok(Ping {
+            link,
+            request,
+            number: 0,
+        })
     }
 
     /// Returns the time of so many round trips, one after the other.
@@ -195,23 +205,39 @@ impl Ping {
         let port = link.station_mut().port_mut();
         let from = Instant::now();
         for _ in 0..count {
-            self.request.send(port)?;
-            let mut looks = 0;
-            let mut wait = Wait::for_calls();
-            while !take(port, |_| ())? {
-                wait.goes_on();
-                looks += 1;
-                if looks % LOOKS_MAX == 0 {
-                    self.request.send(port)?;
-                }
-            }
+            self.number += 1;
+            exchange(port, &mut self.request, self.number)?;
         }
         Ok(from.elapsed())
     }
 }
 
+/// Sends a request until it is answered; leaves out second answers to earlier ones.
+fn exchange(port: &mut Exclusive<impl Port>, request: &mut Frames, number: u64) -> io::Result<()> {
+    let number = number.to_le_bytes();
+    request.number(&number);
+    request.send(port)?;
+    let mut looks = 0;
+    let mut wait = Wait::for_calls();
+    loop {
+        match take(port)? {
+            Some(first) if first[NUMBER] == number => return Ok(()),
+            Some(_) => {}
+            None => {
+                wait.goes_on();
+                looks += 1;
+                if looks % LOOKS_MAX == 0 {
+                    request.send(port)?;
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use tare_port::{Layout, Pool};
+
     use super::*;
 
     #[test]
@@ -230,5 +256,32 @@ mod tests {
         let frames = Frames::new(3000, 1472);
         let last: Vec<_> = frames.0.iter().map(|frame| frame[LAST]).collect();
         assert_eq!(last, [0, 0, 1]);
+    }
+
+    #[test]
+    fn the_second_answer_to_a_request_is_not_taken_for_that_to_the_next_one() {
+        let (own, other) = tare_port::memory(64);
+        let end = |port| Exclusive::new(port, Pool::new(64, 2048, Layout::Spread).unwrap());
+        let [mut own, mut other] = [own, other].map(end);
+        let mut request = Frames::new(3000, 1472);
+        request.address([1; 6], [2; 6]);
+        // The first request is sent twice, and the second one once, before the first is answered.
+        for number in [1u64, 1, 2] {
+            request.number(&number.to_le_bytes());
+            request.send(&mut own).unwrap();
+        }
+        let mut looks = 0..20;
+        echo(&mut other, 72, 1472, || looks.next().is_none()).unwrap();
+        exchange(&mut own, &mut request, 1).unwrap();
+        exchange(&mut own, &mut request, 2).unwrap();
+        // All three answers are taken, those to the addresses that asked.
+        assert_eq!(take(&mut own).unwrap(), None);
+        other.receive(64, |_| ()).unwrap();
+        request.number(&3u64.to_le_bytes());
+        request.send(&mut own).unwrap();
+        let mut looks = 0..20;
+        echo(&mut other, 72, 1472, || looks.next().is_none()).unwrap();
+        let answer = take(&mut own).unwrap().expect("an answer");
+        assert_eq!(answer[..12], [2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
     }
 }

@@ -9,6 +9,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,12 +19,18 @@ use tare_farmem::transport::{share_processor, Link as _, UdpLink, SOCKET_BYTES};
 
 use super::control::{Control, SLOT, SLOTS};
 
-/// The time after which a sleeping client takes a datagram for lost, and the wait of a server
-/// between two looks at whether it should end.
-const LOST: Duration = Duration::from_millis(5);
+/// The wait of a sleeping side between two looks: of a client, at how long it has waited, of a
+/// server, at whether it should end.
+const SLEEP: Duration = Duration::from_millis(5);
 
-/// Looks of a busy client at an empty socket, some 20 ms, after which a datagram is taken for lost.
+/// Looks of a sleeping and of a busy client at an empty socket, 20 ms and about as long, after
+/// which a datagram is taken for lost.
+const SLEEPS_MAX: u32 = 4;
 const LOOKS_MAX: u32 = 100_000;
+
+/// The place of the number of an exchange in its request and, since a server answers in the buffer
+/// that it has received into, in its answer: both are longer, as the headers of a node's are.
+pub(super) const NUMBER: Range<usize> = 16..24;
 
 /// The longest datagram, or piece that the kernel puts together.
 const PIECE_MAX: usize = 1 << 16;
@@ -42,7 +49,7 @@ const LOOKS: u32 = 1000;
 pub(super) fn socket(own: IpAddr, is_busy: bool) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((own, 0))?;
     socket.set_nonblocking(is_busy)?;
-    socket.set_read_timeout(Some(LOST))?;
+    socket.set_read_timeout(Some(SLEEP))?;
     Ok(socket)
 }
 
@@ -160,6 +167,9 @@ pub(super) struct Ping {
     patience: u32,
     bytes: Vec<u8>,
     request: usize,
+    /// The number of the last exchange, by which the answer to an earlier request is told from its
+    /// own.
+    number: u64,
 }
 
 impl Ping {
@@ -184,9 +194,10 @@ impl Ping {
                 .map(connected)
                 .collect::<Result<_, _>>()?,
             next: 0,
-            patience: if is_busy { LOOKS_MAX } else { 1 },
+            patience: if is_busy { LOOKS_MAX } else { SLEEPS_MAX },
             bytes: vec![0; PIECE_MAX],
             request,
+            number: 0,
         })
     }
 
@@ -204,13 +215,17 @@ impl Ping {
 
     fn round_trip(&mut self) -> io::Result<()> {
         self.next = (self.next + 1) % self.sockets.len();
-        let socket = &self.sockets[self.next];
-        socket.send(&self.bytes[..self.request])?;
+        self.number += 1;
+        self.ask()?;
         let mut in_vain = 0;
         let mut wait = Wait::for_calls();
         loop {
-            match socket.recv(&mut self.bytes) {
-                Ok(_) => return Ok(()),
+            match self.sockets[self.next].recv(&mut self.bytes) {
+                Ok(len) => {
+                    if self.bytes[..len].get(NUMBER) == Some(&self.number.to_le_bytes()[..]) {
+                        return Ok(());
+                    }
+                }
                 Err(error) if !is_nothing(&error) => return Err(error),
                 Err(_) => {
                     in_vain += 1;
@@ -218,11 +233,19 @@ impl Ping {
                 }
             }
             // One datagram at a time is not lost on loopback; this is for whatever else may happen.
+            // Where it was late, both requests are answered, the second time during the next
+            // exchanges.
             if in_vain >= self.patience {
-                socket.send(&self.bytes[..self.request])?;
+                self.ask()?;
                 in_vain = 0;
             }
         }
+    }
+
+    fn ask(&mut self) -> io::Result<()> {
+        self.bytes[NUMBER].copy_from_slice(&self.number.to_le_bytes());
+        let request = &self.bytes[..self.request];
+        self.sockets[self.next].send(request).map(drop)
     }
 }
 
@@ -328,4 +351,73 @@ pub(super) fn give_copies(control: &Control, time: Duration) -> f64 {
         wait.goes_on();
     }
     ((next - first) as usize * SLOT) as f64 / from.elapsed().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn the_second_answer_to_a_request_is_not_taken_for_that_to_the_next_one() {
+        let own = IpAddr::from([127, 0, 0, 1]);
+        for is_busy in [true, false] {
+            let server = socket(own, false).unwrap();
+            let address = server.local_addr().unwrap();
+            let answered = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    // Each exchange is answered when its client has asked again, as often as it
+                    // was asked.
+                    for exchange in 1..=2u64 {
+                        let (mut requests, mut bytes) = (0, [0; 72]);
+                        while requests < 2 {
+                            let Ok((_, from)) = server.recv_from(&mut bytes) else {
+                                continue;
+                            };
+                            requests += u64::from(bytes[NUMBER] == exchange.to_le_bytes());
+                            if requests < 2 {
+                                continue;
+                            }
+                            answered.store(exchange == 2, Ordering::Release);
+                            for _ in 0..2 {
+                                server.send_to(&bytes[..48], from).unwrap();
+                            }
+                        }
+                    }
+                });
+                let mut ping = Ping::new(own, address, 1, is_busy, 72).unwrap();
+                ping.round_trips(1).unwrap();
+                assert!(!answered.load(Ordering::Acquire));
+                ping.round_trips(1).unwrap();
+                let is_answered = answered.load(Ordering::Acquire);
+                // The server waits for the request that is sent again.
+                if !is_answered {
+                    ping.ask().unwrap();
+                }
+                assert!(is_answered, "taken: the answer to the first request");
+            });
+        }
+    }
+
+    #[test]
+    fn a_server_answers_with_the_number_of_the_request_whatever_it_does_before() {
+        let own = IpAddr::from([127, 0, 0, 1]);
+        let server = socket(own, true).unwrap();
+        let address = server.local_addr().unwrap();
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let miss = |bytes: &mut [u8]| bytes[..16].fill(9);
+                echo(&server, 48, miss, || is_done.load(Ordering::Relaxed)).unwrap();
+            });
+            let mut ping = Ping::new(own, address, 2, true, 72).unwrap();
+            ping.round_trips(5).unwrap();
+            assert_eq!(ping.bytes[NUMBER], 5u64.to_le_bytes());
+            assert_eq!(ping.bytes[..16], [9; 16]);
+            is_done.store(true, Ordering::Relaxed);
+        });
+    }
 }
