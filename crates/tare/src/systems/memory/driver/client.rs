@@ -439,7 +439,7 @@ impl Trial<'_> {
         match &mut self.reference {
             Reference::Stream(link) => Ok(size / raw::stream(link, control, TURN)?),
             Reference::Memory if self.parameters.is_bulk() => {
-                Ok(size / raw::give_copies(control, TURN))
+                Ok(size / raw::give_copies(control, TURN)?)
             }
             reference => {
                 self.crew.begin(Work::Reference)?;

@@ -222,7 +222,7 @@ impl Worker<'_> {
                 }
                 (Phase::Sink, Transport::Udp) => raw::sink(&self.socket, control, is_over)?,
                 (Phase::Echo, _) => raw::pong(control, is_over),
-                (Phase::Sink, _) => raw::take_copies(control, is_over),
+                (Phase::Sink, _) => raw::take_copies(control, is_over)?,
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 //!   must. For long operations a stream in one direction, with UDP_SEGMENT and UDP_GRO.
 //! - Frames of an interface: see [`frames`](super::frames).
 //! - Shared memory: the *raw line*, two cache lines, one written by each side, without PAUSE. For
-//!   long operations a copy from one process to the other, over slots.
+//!   long operations a copy from one process to the other, over slots, by the C library's `memcpy`.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,9 +13,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use nix::sys::socket::{setsockopt, sockopt};
 use tare_farmem::protocol::{Datagrams, NETWORK_DATAGRAM};
 use tare_farmem::transport::{share_processor, Link as _, UdpLink, SOCKET_BYTES};
+use tare_memory::Mapping;
 
 use super::control::{Control, SLOT, SLOTS};
 
@@ -309,8 +311,15 @@ pub(super) fn raw_line(control: &Control, count: usize) -> Duration {
 }
 
 /// Copies what comes in the slots to memory of this process until `is_over`.
-pub(super) fn take_copies(control: &Control, mut is_over: impl FnMut() -> bool) {
-    let mut memory = vec![0; SLOTS * SLOT];
+///
+/// # Errors
+/// There is too little memory.
+pub(super) fn take_copies(
+    control: &Control,
+    mut is_over: impl FnMut() -> bool,
+) -> anyhow::Result<()> {
+    // `memcpy` depends on where a page begins, as a mapping does.
+    let mut memory = Mapping::best(SLOTS * SLOT)?;
     let (filled, taken) = (control.ping(), control.pong());
     let mut next = taken.load(Ordering::Relaxed);
     let mut wait = Wait::for_loads();
@@ -322,16 +331,22 @@ pub(super) fn take_copies(control: &Control, mut is_over: impl FnMut() -> bool) 
             }
             wait.is_over();
             let to = (next % SLOTS as u64) as usize * SLOT;
-            control.slot(next).copy_to(&mut memory[to..to + SLOT]);
+            let to = &mut memory.as_mut()[to..to + SLOT];
+            control.slot(next).memcpy_to(to).context("a slot")?;
             next += 1;
             taken.store(next, Ordering::Release);
         }
     }
+    Ok(())
 }
 
 /// Copies to the other process for so long; returns the bytes that it has taken per second.
-pub(super) fn give_copies(control: &Control, time: Duration) -> f64 {
-    let memory = vec![7; SLOTS * SLOT];
+///
+/// # Errors
+/// There is too little memory.
+pub(super) fn give_copies(control: &Control, time: Duration) -> anyhow::Result<f64> {
+    let mut memory = Mapping::best(SLOTS * SLOT)?;
+    memory.as_mut().fill(7);
     let (filled, taken) = (control.ping(), control.pong());
     let first = filled.load(Ordering::Relaxed);
     let mut next = first;
@@ -343,14 +358,15 @@ pub(super) fn give_copies(control: &Control, time: Duration) -> f64 {
         }
         wait.is_over();
         let at = (next % SLOTS as u64) as usize * SLOT;
-        control.slot(next).copy_from(&memory[at..at + SLOT]);
+        let from = &memory.as_ref()[at..at + SLOT];
+        control.slot(next).memcpy_from(from).context("a slot")?;
         next += 1;
         filled.store(next, Ordering::Release);
     }
     while taken.load(Ordering::Acquire) < next {
         wait.goes_on();
     }
-    ((next - first) as usize * SLOT) as f64 / from.elapsed().as_secs_f64()
+    Ok(((next - first) as usize * SLOT) as f64 / from.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]
@@ -399,6 +415,28 @@ mod tests {
                 }
                 assert!(is_answered, "taken: the answer to the first request");
             });
+        }
+    }
+
+    #[test]
+    fn the_copy_of_the_reference_brings_every_slot_to_the_other_side() {
+        let control = Control::create(1).unwrap();
+        let others = control.try_clone().unwrap();
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let is_over = || is_done.load(Ordering::Relaxed);
+            let taker = scope.spawn(move || take_copies(&others, is_over));
+            let rate = give_copies(&control, Duration::from_millis(1)).unwrap();
+            is_done.store(true, Ordering::Relaxed);
+            taker.join().unwrap().unwrap();
+            assert!(rate > 0.0);
+        });
+        let given = control.ping().load(Ordering::Relaxed);
+        assert_eq!(control.pong().load(Ordering::Relaxed), given);
+        let mut found = vec![0; SLOT];
+        for slot in 0..given.min(SLOTS as u64) {
+            control.slot(slot).copy_to(&mut found).unwrap();
+            assert_eq!(found, [7; SLOT], "slot {slot}");
         }
     }
 
