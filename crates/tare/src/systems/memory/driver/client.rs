@@ -199,7 +199,11 @@ fn fleet(
     link: Option<CommonLink>,
 ) -> anyhow::Result<Fleet> {
     if parameters.transport == Transport::Shm {
-        let config = shm::ClientConfig::busy();
+        // As over UDP.
+        let config = shm::ClientConfig {
+            timeout: fleet::TIMEOUT,
+            ..shm::ClientConfig::busy()
+        };
         return Ok(Fleet::over(shm::Client::connect(Path::new(node), &config)?));
     }
     let loss = parameters.loss;
