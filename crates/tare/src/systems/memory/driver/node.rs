@@ -22,8 +22,10 @@ use super::{frames, network, raw, FarmemParameters, Switch, Transport, Wait};
 use crate::agent::Agent;
 use crate::systems::load::driver::pin;
 
-/// The longest wait of a worker, after which it looks for commands.
+/// The longest wait of a worker, after which it looks for commands: asleep, and busy, where it is
+/// processor time that the last operations of a turn would be charged.
 const WAIT: Duration = Duration::from_millis(5);
+const BUSY_WAIT: Duration = Duration::from_micros(100);
 
 /// The time after which an operation is given up, of node and client, of which the shorter counts:
 /// longer than a busy machine stalls.
@@ -140,9 +142,13 @@ impl<'a> Served<'a> {
     /// Takes what has come, and answers it.
     #[inline]
     fn turn(&mut self, waiting: Waiting) -> anyhow::Result<()> {
+        let wait = match waiting {
+            Waiting::Asleep => WAIT,
+            _ => BUSY_WAIT,
+        };
         match self {
-            Served::Udp(source, node) => source.turn(node, WAIT, waiting).map(drop)?,
-            Served::Xdp(source, node) => source.turn(node, WAIT, waiting).map(drop)?,
+            Served::Udp(source, node) => source.turn(node, wait, waiting).map(drop)?,
+            Served::Xdp(source, node) => source.turn(node, wait, waiting).map(drop)?,
             Served::Shm(server, store) => {
                 // As many as take a microsecond between two looks at the commands.
                 for _ in 0..32 {
