@@ -461,9 +461,11 @@ impl<'a> Load<'a> {
             }
             let found = &self.into[index * size..][..size];
             fill(&mut self.expected, seed(self.places[*index], self.version));
-            self.proof.verified += size as u64;
             match outcome {
-                Ok(_) => self.proof.wrong += u64::from(found != self.expected),
+                Ok(_) => {
+                    self.proof.verified += size as u64;
+                    self.proof.wrong += u64::from(found != self.expected);
+                }
                 Err(_) => self.proof.failed += 1,
             }
         }

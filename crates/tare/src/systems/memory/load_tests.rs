@@ -5,11 +5,14 @@ use tare_farmem::protocol::SubmitError;
 
 use super::*;
 
-/// A node that has every fourth write of a place's later bytes neither happen nor answered.
+/// A node that has every fourth write of a place's later bytes neither happen nor answered, and,
+/// where it is to, every fourth read.
 #[derive(Default)]
 struct Lossy {
     memory: HashMap<(SpaceId, u64), Vec<u8>>,
     writes: u64,
+    reads: u64,
+    fails_reads: bool,
     completions: VecDeque<Completion>,
     next: u64,
 }
@@ -33,8 +36,13 @@ impl Channel for Lossy {
                 }
             }
             Operation::Read { address, .. } => {
-                read.clone_from(&self.memory[&(space, address)]);
-                Ok(Value::Bytes(read.len() as u32))
+                self.reads += 1;
+                if self.fails_reads && self.reads.is_multiple_of(4) {
+                    Err(Failure::OutcomeUnknown)
+                } else {
+                    read.clone_from(&self.memory[&(space, address)]);
+                    Ok(Value::Bytes(read.len() as u32))
+                }
             }
             _ => Ok(Value::None),
         };
@@ -98,5 +106,32 @@ fn a_write_without_an_answer_has_failed_and_its_bytes_are_not_called_wrong() {
         let proof = load.proof();
         assert_eq!((proof.operations, proof.failed, proof.wrong), (256, 64, 0));
         assert!(proof.verified > 0);
+    }
+}
+
+#[test]
+fn bytes_of_a_read_without_an_answer_are_not_called_verified() {
+    for outstanding in [1, 8] {
+        let mut node = Lossy {
+            fails_reads: true,
+            ..Lossy::default()
+        };
+        let layout = Layout {
+            first_space: 1,
+            spaces: 2,
+            pages: 16,
+            base: 0,
+            size: 64,
+            direction: Direction::Read,
+            regions: 0,
+        };
+        let mut load = Load::prepare(&mut node, layout).unwrap();
+        let before = load.proof().verified;
+        for _ in 0..8 {
+            load.group(32, outstanding).unwrap();
+        }
+        let proof = load.proof();
+        assert_eq!((proof.operations, proof.failed, proof.wrong), (256, 64, 0));
+        assert_eq!(proof.verified - before, 192 * 64, "{outstanding} at a time");
     }
 }
