@@ -21,7 +21,7 @@ use super::raw::{self, Ping};
 use super::setup::{layout, Placement, FIRST_SPACE};
 use super::storm::Storm;
 use super::threads::{Crew, Done, Work};
-use super::timing::{groups, median, too_few, GROUP_MAX, TURN};
+use super::timing::{groups, median, too_few, Average, GROUP_MAX, TURN};
 use super::{
     network, node, FarmemFigures, FarmemParameters, Switch, System, Transport, Wait, NODE,
 };
@@ -268,7 +268,7 @@ impl Bare<'_> {
         let mut exchange = |count| exchange(&mut self.reference, &self.control, count);
         let from = Instant::now();
         while times.is_empty() || from.elapsed() < half {
-            let (time, count) = groups((1, GROUP_MAX), &mut exchange)?;
+            let (time, count) = groups(Average::Median, (1, GROUP_MAX), &mut exchange)?;
             times.push(time);
             operations += count;
         }
@@ -310,8 +310,8 @@ struct Trial<'a> {
 
 /// A turn of the load.
 struct Turn {
-    /// Median over groups of the time per operation, in seconds; of several threads the inverse of
-    /// the sum of their rates.
+    /// The time per operation, in seconds; of several threads the inverse of the sum of their
+    /// rates.
     time: f64,
     operations: u64,
     /// The node's processor time in the turn.
@@ -332,7 +332,7 @@ impl Trial<'_> {
         let parameters = self.parameters;
         let before = self.crew.proofs(load);
         let size = parameters.size.0 as f64;
-        let (mut times, mut ratios, mut node, mut operations) = (vec![], vec![], Duration::ZERO, 0);
+        let (mut times, mut ratios, mut node) = (vec![], vec![], Duration::ZERO);
         let pairs = parameters.duration.as_secs_f64() / (2.0 * TURN.as_secs_f64());
         let pairs = pairs.round().max(1.0) as usize;
         let mut nearby = (parameters.misses == Switch::On).then(|| Nearby {
@@ -368,11 +368,11 @@ impl Trial<'_> {
                 nearby.over.push(turn.time / (near + missed));
             }
             ratios.push(turn.time / reference);
-            times.push(turn.time);
+            times.push((turn.time, turn.operations));
             node += turn.node;
-            operations += turn.operations;
         }
-        let (time, ratio) = (median(&mut times), median(&mut ratios));
+        let mut operations: u64 = times.iter().map(|(_, count)| count).sum();
+        let (time, ratio) = (parameters.average().of(&times), median(&mut ratios));
         let mut latency = Histogram::new();
         let measured_before = self.crew.proof(load).operations;
         let node_before = self.control.begin(Phase::Node)?;
@@ -447,7 +447,8 @@ impl Trial<'_> {
             }
             reference => {
                 self.crew.begin(Work::Reference)?;
-                let turn = groups((1, GROUP_MAX), |count| exchange(reference, control, count))?;
+                let exchange = |count| exchange(reference, control, count);
+                let turn = groups(Average::Median, (1, GROUP_MAX), exchange)?;
                 Ok(together(turn.0, &self.crew.end()?))
             }
         }
@@ -495,7 +496,8 @@ pub(super) fn turn_of(
 ) -> anyhow::Result<(f64, u64)> {
     let most = (GROUP_BYTES / parameters.size.0 as usize).min(GROUP_MAX);
     let bounds = (load.group_min(outstanding), most);
-    groups(bounds, |count| load.group(count, outstanding))
+    let group = |count| load.group(count, outstanding);
+    groups(parameters.average(), bounds, group)
 }
 
 /// Measures each operation of a thread for half of the duration.

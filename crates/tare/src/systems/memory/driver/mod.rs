@@ -153,7 +153,7 @@ figures! {
             /// 99.9th percentile of the latency
             latency_p999: Option<f64> [Seconds],
             /// time per operation, the median over groups of operations; of several threads the
-            /// inverse of the sum of their rates, of other systems the mean
+            /// inverse of the sum of their rates, with loss and of other systems the mean
             time: Option<f64> [Seconds],
             /// one operation at a time: the time over that of the reference in the same trial, an
             /// exchange of datagrams as long over as many sockets, or the raw line

@@ -12,6 +12,7 @@ use tare_lab::driver::Missing;
 use super::super::layout::{Direction, Layout};
 use super::control::Phase;
 use super::misses::Misses;
+use super::timing::Average;
 use super::{FarmemParameters, Switch, Transport, Wait};
 
 /// Operations that are at least as long are held against a stream, shorter ones against a round
@@ -96,6 +97,14 @@ impl FarmemParameters {
     /// Returns true if the reference is a stream or a copy.
     pub(super) fn is_bulk(&self) -> bool {
         self.size.0 >= BULK && self.transport != Transport::Xdp
+    }
+
+    /// The time per operation that stands for those of groups and turns.
+    pub(super) fn average(&self) -> Average {
+        match self.loss > 0.0 {
+            true => Average::Mean,
+            false => Average::Median,
+        }
     }
 
     /// The work of the node's side in the reference.

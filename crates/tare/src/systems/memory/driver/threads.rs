@@ -9,7 +9,7 @@ use tare_histogram::Histogram;
 
 use super::super::load::{Load, Proof};
 use super::client::{latencies, layout_of, turn_of, Place};
-use super::timing::{groups, GROUP_MAX};
+use super::timing::{groups, Average, GROUP_MAX};
 use crate::systems::load::driver::pin;
 
 /// The work of a turn.
@@ -146,7 +146,7 @@ fn run(
             }
             Work::Reference => {
                 let exchange = |count| Ok(ping.round_trips(count)?);
-                (done.time, done.operations) = groups((1, GROUP_MAX), exchange)?;
+                (done.time, done.operations) = groups(Average::Median, (1, GROUP_MAX), exchange)?;
             }
             Work::Latencies => latencies(parameters, &mut load, &mut done.latency)?,
         }
