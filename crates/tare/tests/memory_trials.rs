@@ -124,6 +124,24 @@ fn mapped_regions_are_written_as_well_as_read() {
     }
 }
 
+#[test]
+fn faults_are_counted_where_links_have_some_and_nowhere_else() {
+    let (fixed, loss) = ("outstanding = 16", "loss = [0.0, 0.2]");
+    for record in records(&[("losses", "count")], fixed, loss) {
+        let (values, counters) = (&record["outcome"]["values"], &record["outcome"]["counters"]);
+        let count = |name: &str| counters[name].as_u64().unwrap();
+        let is_lossy = record["at"]["loss"].as_f64().unwrap() > 0.0;
+        // Of a turn's hundred datagrams and more a tenth is duplicated, and as many delayed.
+        for fault in ["lost", "duplicated", "reordered"] {
+            assert_eq!(count(fault) > 0, is_lossy, "{fault}: {record}");
+        }
+        let losses = count("lost") as f64 / count("operations") as f64;
+        let off = values["losses"].as_f64().unwrap() - losses;
+        assert!(off.abs() < 1e-9, "{record}");
+        assert_eq!(count("lossless"), 0, "{record}");
+    }
+}
+
 /// A role of a trial, which the test plays the lab for.
 struct Role {
     child: Child,

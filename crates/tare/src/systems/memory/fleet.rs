@@ -4,17 +4,21 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{getrlimit, setrlimit, Resource};
 use tare_farmem::operation::{Operation, SpaceId};
 use tare_farmem::protocol::{
-    Authentication, Client, ClientConfig, Completion, OperationId, OwnedWrite, Secret, SubmitError,
+    Authentication, Client, ClientConfig, Completion, Datagrams, OperationId, OwnedWrite, Secret,
+    SubmitError,
 };
 use tare_farmem::session::random_id;
 use tare_farmem::transport::{
-    Channel, Direct, Faults, Faulty, Link, Remote, Shared, UdpLink, Waiting,
+    Channel, Direct, FaultCounts, Faults, Faulty, Link, Remote, Shared, UdpLink, Waiting,
 };
 
 /// The most sessions that have a socket each.
@@ -60,6 +64,61 @@ pub(crate) struct Fleet {
     len: usize,
 }
 
+/// The faults of the links of all threads.
+#[derive(Default)]
+pub(crate) struct FaultTotals([AtomicU64; 3]);
+
+impl FaultTotals {
+    /// Returns those that happened so far.
+    pub(crate) fn counts(&self) -> FaultCounts {
+        let [lost, duplicated, reordered] = &self.0;
+        let [lost, duplicated, reordered] =
+            [lost, duplicated, reordered].map(|count| count.load(Ordering::Relaxed));
+        FaultCounts {
+            lost,
+            duplicated,
+            reordered,
+        }
+    }
+
+    fn add(&self, before: FaultCounts, after: FaultCounts) {
+        let more = [
+            after.lost - before.lost,
+            after.duplicated - before.duplicated,
+            after.reordered - before.reordered,
+        ];
+        for (count, more) in self.0.iter().zip(more) {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A link with faults that are counted.
+struct Counted<L> {
+    link: Faulty<L>,
+    totals: Arc<FaultTotals>,
+}
+
+impl<L: Link> Link for Counted<L> {
+    fn send(&mut self, datagrams: &Datagrams) -> io::Result<()> {
+        let before = self.link.counts();
+        let sent = self.link.send(datagrams);
+        self.totals.add(before, self.link.counts());
+        sent
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> io::Result<usize> {
+        let before = self.link.counts();
+        let received = self.link.receive(buffer, wait);
+        self.totals.add(before, self.link.counts());
+        received
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+}
+
 /// The settings of a fleet over UDP.
 pub(crate) struct UdpFleet<'a> {
     /// The node.
@@ -72,8 +131,8 @@ pub(crate) struct UdpFleet<'a> {
     pub(crate) datagram_bytes: Option<usize>,
     /// The way to wait.
     pub(crate) waiting: Waiting,
-    /// Faults, and their seed.
-    pub(crate) faults: Option<(Faults, u64)>,
+    /// Faults, their seed, and where those that happen are counted.
+    pub(crate) faults: Option<(Faults, u64, Arc<FaultTotals>)>,
     /// The node's secret, from which each session gets its capability; `None` for no encryption.
     pub(crate) secret: Option<&'a Secret>,
 }
@@ -89,9 +148,12 @@ impl UdpFleet<'_> {
             for number in 0..self.sessions {
                 let link = self.link()?;
                 let client = self.client(number, Some(link.datagram_bytes()))?;
-                channels.push(match self.faults {
-                    Some((faults, seed)) => {
-                        let link = Faulty::new(link, faults, seed + number);
+                channels.push(match &self.faults {
+                    Some((faults, seed, totals)) => {
+                        let link = Counted {
+                            link: Faulty::new(link, *faults, seed + number),
+                            totals: Arc::clone(totals),
+                        };
                         Box::new(Remote::new(client, link))
                     }
                     None => Box::new(Remote::new(client, link)),

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use tare_farmem::transport::{shm, Faults, UdpLink, Waiting};
 use tare_histogram::Histogram;
 use tare_lab::protocol::Ready;
 
-use super::super::fleet::{self, allow_descriptors, Fleet, UdpFleet};
+use super::super::fleet::{self, allow_descriptors, FaultTotals, Fleet, UdpFleet};
 use super::super::layout::{Layout, Turns};
 use super::super::load::Load;
 use super::control::{Control, Phase, SLOT, SLOTS};
@@ -48,6 +49,8 @@ pub(super) struct Place<'a> {
     pub(super) described: &'a Ready,
     /// Workers of the node.
     pub(super) workers: usize,
+    /// The faults of all links.
+    pub(super) faults: Arc<FaultTotals>,
 }
 
 impl Place<'_> {
@@ -70,7 +73,7 @@ impl Place<'_> {
     ) -> anyhow::Result<Fleet> {
         let node = self.of("node", thread)?;
         let first = first_space(self.parameters, thread);
-        fleet(self.parameters, node, first, sessions, link)
+        fleet(self.parameters, node, first, sessions, link, &self.faults)
     }
 
     /// Opens the end of the reference of a thread over sockets: as many as it has sessions, since
@@ -130,6 +133,7 @@ pub(super) fn measure(
         parameters,
         described,
         workers: placement.workers.len(),
+        faults: Arc::default(),
     };
     let link = match parameters.transport {
         Transport::Xdp => Some(CommonLink::open()?),
@@ -168,7 +172,8 @@ pub(super) fn measure(
     let storm = match parameters.storm {
         Switch::On => {
             let space = FIRST_SPACE + sessions;
-            let fleet = self::fleet(parameters, place.of("node", 0)?, space, 1, None)?;
+            let node = place.of("node", 0)?;
+            let fleet = self::fleet(parameters, node, space, 1, None, &place.faults)?;
             Some(Storm::new(fleet, SpaceId(space))?)
         }
         Switch::Off => None,
@@ -181,6 +186,7 @@ pub(super) fn measure(
             reference,
             storm,
             crew,
+            faults: Arc::clone(&place.faults),
         };
         let mut load = Load::prepare(&mut fleet, layout_of(parameters, 0))?;
         trial.crew.wait_until_prepared()?;
@@ -197,6 +203,7 @@ fn fleet(
     first_space: u64,
     sessions: u64,
     link: Option<CommonLink>,
+    totals: &Arc<FaultTotals>,
 ) -> anyhow::Result<Fleet> {
     if parameters.transport == Transport::Shm {
         // As over UDP.
@@ -219,7 +226,7 @@ fn fleet(
         first_space,
         datagram_bytes: Some(parameters.datagram.0 as usize),
         waiting: parameters.waiting(),
-        faults: (loss > 0.0).then_some((faults, 1)),
+        faults: (loss > 0.0).then(|| (faults, 1, Arc::clone(totals))),
         secret: secret.as_ref(),
     };
     match link {
@@ -306,6 +313,8 @@ struct Trial<'a> {
     storm: Option<Storm>,
     /// The other threads, which do what this one does.
     crew: Crew,
+    /// The faults of all links.
+    faults: Arc<FaultTotals>,
 }
 
 /// A turn of the load.
@@ -331,6 +340,7 @@ impl Trial<'_> {
     fn compare(&mut self, load: &mut Load<'_>) -> anyhow::Result<FarmemFigures> {
         let parameters = self.parameters;
         let before = self.crew.proofs(load);
+        let faults_before = self.faults.counts();
         let size = parameters.size.0 as f64;
         let (mut times, mut ratios, mut node) = (vec![], vec![], Duration::ZERO);
         let pairs = parameters.duration.as_secs_f64() / (2.0 * TURN.as_secs_f64());
@@ -397,6 +407,8 @@ impl Trial<'_> {
         let is_single = parameters.outstanding == 1 && !is_bulk;
         let before_all: u64 = before.iter().map(|proof| proof.operations).sum();
         let measured = proof.operations - before_all;
+        let faults = self.faults.counts();
+        let lost = faults.lost - faults_before.lost;
         let mut figures = FarmemFigures {
             latency_p50: quantile(0.5),
             latency_p99: quantile(0.99),
@@ -408,6 +420,7 @@ impl Trial<'_> {
             throughput: Some(8.0 * size / time),
             of_raw: is_bulk.then_some(1.0 / ratio),
             storm_operations: Some(storm.unwrap_or(0.0)),
+            losses: Some(lost as f64 / measured as f64),
             cpu_node_time: Some(node.as_secs_f64() / operations as f64),
             operations: measured,
             bytes: measured * parameters.size.0,
@@ -417,6 +430,10 @@ impl Trial<'_> {
             sessions: proof.sessions,
             too_few: lacks(&self.crew, load),
             pages: proof.pages,
+            lost,
+            duplicated: faults.duplicated - faults_before.duplicated,
+            reordered: faults.reordered - faults_before.reordered,
+            lossless: u64::from(parameters.loss > 0.0 && lost == 0),
             ..FarmemFigures::default()
         };
         if let Some(mut nearby) = nearby {

@@ -178,6 +178,9 @@ figures! {
             explained: Option<f64> [Ratio],
             /// allocations, first touches and frees per measured operation; 0 without a storm
             storm_operations: Option<f64> [Count],
+            /// datagrams and messages that the client's links lost, per measured operation, the
+            /// reads that verify included; 0 without loss
+            losses: Option<f64> [Count],
             /// processor time of the node per operation, idle polling included, also while the
             /// client verifies; with a storm or in an open loop, per operation beside or in it; 0
             /// for local memory
@@ -200,6 +203,14 @@ figures! {
             too_few,
             /// distinct pages touched
             pages,
+            /// datagrams and messages that the client's links lost
+            lost,
+            /// those that arrived twice
+            duplicated,
+            /// those that were delayed
+            reordered,
+            /// 1 for a trial with loss whose links lost nothing
+            lossless,
         }
     }
 }
