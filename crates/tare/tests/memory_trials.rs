@@ -71,10 +71,12 @@ fn local_memory_and_the_bare_transport_stand_beside_remote_memory() {
             let node_time = values["cpu_node_time"].as_f64();
             assert_eq!(node_time == Some(0.0), system == "local", "{record}");
             assert!(node_time.is_some(), "{record}");
-            let verified = counters["verified"].as_u64().unwrap();
-            assert_eq!(verified == 0, system == "raw", "{record}");
+            let [verified, bytes] = ["verified", "bytes"].map(|name| counters[name].as_u64());
+            match system {
+                "raw" => assert_eq!(verified, Some(0), "{record}"),
+                _ => assert!(bytes > Some(0) && verified >= bytes, "{record}"),
+            }
             assert_eq!(counters["wrong"], 0, "{record}");
-            assert_eq!(counters["failed"], 0, "{record}");
         }
     }
 }
@@ -115,12 +117,11 @@ fn mapped_regions_are_written_as_well_as_read() {
     let (fixed, op) = ("order = 4, regions = 4", "op = [\"read\", \"write\"]");
     for record in records(&[("time", "ns")], fixed, op) {
         let counters = &record["outcome"]["counters"];
-        assert_eq!(
-            (&counters["wrong"], &counters["failed"]),
-            (&json!(0), &json!(0)),
-            "{record}"
-        );
-        assert!(counters["verified"].as_u64() > Some(0), "{record}");
+        let count = |name: &str| counters[name].as_u64().unwrap();
+        assert_eq!((count("wrong"), count("pages")), (0, 16), "{record}");
+        // Every byte of what was measured, and that is something.
+        assert!(count("operations") > 0, "{record}");
+        assert!(count("verified") >= 16 * count("operations"), "{record}");
     }
 }
 
@@ -239,15 +240,15 @@ fn threads_of_a_client_have_sessions_of_their_own_and_all_of_them_are_counted() 
     let count = |name: &str| counters[name].as_u64().unwrap();
     // Each session has half of four pages.
     assert_eq!((count("sessions"), count("pages")), (6, 12), "{said:?}");
-    assert_eq!((count("wrong"), count("failed")), (0, 0), "{said:?}");
-    // A thread alone would do one group in a turn; and a write is read after it.
-    assert_eq!(count("bytes"), 16 * count("operations"), "{said:?}");
-    assert!(count("verified") >= count("bytes"), "{said:?}");
+    assert_eq!(count("wrong"), 0, "{said:?}");
+    // Each thread does a group of 16 or more, and each write is read after it.
+    assert!(count("operations") >= 3 * 16, "{said:?}");
+    assert!(count("verified") >= 16 * count("operations"), "{said:?}");
     let value = |name: &str| {
         let mut samples = of("sample").filter(|sample| sample["metric"] == name);
         samples.next().and_then(|sample| sample["value"].as_f64())
     };
-    let (time, rate) = (value("time").unwrap(), value("rate").unwrap());
-    assert!((time * rate - 1.0).abs() < 1e-9, "{said:?}");
-    assert!(value("over_raw") > Some(0.0) && value("latency_p50") > Some(0.0));
+    for metric in ["time", "over_raw", "latency_p50"] {
+        assert!(value(metric) > Some(0.0), "{metric}: {said:?}");
+    }
 }

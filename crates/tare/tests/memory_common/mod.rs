@@ -25,7 +25,7 @@ pub(crate) fn answered(run: impl Fn() -> Output) -> Output {
 }
 
 /// Returns true if a program failed because an operation was given up.
-fn is_unanswered(output: &Output) -> bool {
+pub(crate) fn is_unanswered(output: &Output) -> bool {
     if let Ok(result) = serde_json::from_slice::<Value>(&output.stdout) {
         let rows = result["rows"].as_array().into_iter().flatten();
         let sum = |name: &str| -> u64 { rows.clone().filter_map(|row| row[name].as_u64()).sum() };
