@@ -141,14 +141,19 @@ struct Alone<'a> {
     message: &'a mut [u8],
 }
 
-impl Alone<'_> {
+impl<'a> Alone<'a> {
+    /// Returns nonce, additional data, data and tag.
+    #[inline(always)]
+    fn parts(self) -> (Nonce, ShortAad, &'a mut [u8], &'a mut [u8]) {
+        let nonce = Nonce::from_parts(SALT, self.number);
+        let aad = ShortAad::long(SPI, self.number);
+        let (data, tag) = self.message.split_at_mut(self.message.len() - Tag::LEN);
+        (nonce, aad, data, tag)
+    }
+
     #[inline(always)]
     fn seal(self, key: &Key) -> usize {
-        let (nonce, aad) = (
-            Nonce::from_parts(SALT, self.number),
-            ShortAad::long(SPI, self.number),
-        );
-        let (data, tag) = self.message.split_at_mut(self.message.len() - Tag::LEN);
+        let (nonce, aad, data, tag) = self.parts();
         let sealed = key.seal_in_place(nonce, aad.as_bytes(), data);
         tag.copy_from_slice(sealed.expect("a short message").as_bytes());
         1
@@ -156,11 +161,7 @@ impl Alone<'_> {
 
     #[inline(always)]
     fn open(self, key: &Key) -> usize {
-        let (nonce, aad) = (
-            Nonce::from_parts(SALT, self.number),
-            ShortAad::long(SPI, self.number),
-        );
-        let (data, tag) = self.message.split_at_mut(self.message.len() - Tag::LEN);
+        let (nonce, aad, data, tag) = self.parts();
         let tag: [u8; Tag::LEN] = (&*tag).try_into().expect("its length");
         let opened = key.open_in_place(&nonce, aad.as_bytes(), data, &Tag::from(tag));
         opened.expect("a valid tag");

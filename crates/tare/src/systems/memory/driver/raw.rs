@@ -426,7 +426,7 @@ mod tests {
         thread::scope(|scope| {
             let is_over = || is_done.load(Ordering::Relaxed);
             let taker = scope.spawn(move || take_copies(&others, is_over));
-            let rate = give_copies(&control, Duration::from_millis(1)).unwrap();
+            let rate = give_copies(&control, Duration::from_millis(20)).unwrap();
             is_done.store(true, Ordering::Relaxed);
             taker.join().unwrap().unwrap();
             assert!(rate > 0.0);
