@@ -417,7 +417,7 @@ impl<M: Bytes> Store<M> {
         } else if let Some(area) = area {
             let entry = Entry::new(size, area.permission, Some(frame));
             if let Err(error) = self.insert(&page, entry) {
-                self.pool.give_back(frame, size);
+                self.pool.put_back(frame, size);
                 return Err(error);
             }
         } else {
@@ -458,7 +458,7 @@ impl<M: Bytes> Store<M> {
         };
         let page = Page::of(id, address, entry.size());
         match (made, entry.frame()) {
-            (Made::Page, Some(frame)) => self.pool.give_back(frame, page.size),
+            (Made::Page, Some(frame)) => self.pool.put_back(frame, page.size),
             (Made::Page, None) => {}
             (Made::Part | Made::FirstPart, _) => {
                 self.table.remove(&page);

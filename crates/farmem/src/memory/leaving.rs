@@ -50,6 +50,32 @@ impl<M: Bytes> Store<M> {
         self.spaces.get(id).is_some_and(frees) || self.closed.get(id).is_some_and(frees)
     }
 
+    /// Returns the most bytes of memory that freed pages can have which are not given back yet, as
+    /// far as it is below `enough`.
+    pub(super) fn bytes_leaving(&self, enough: u64) -> u64 {
+        let mut bytes = 0;
+        for id in &self.leaving {
+            let spaces = [self.spaces.get(id), self.closed.get(id)];
+            for space in spaces.into_iter().flatten() {
+                for (&start, area) in &space.leaving {
+                    if bytes >= enough {
+                        return bytes;
+                    }
+                    let pages = ((enough - bytes) >> area.page.shift()) as usize + 1;
+                    bytes += match area.kind {
+                        Kind::Sparse => {
+                            let touched = space.touched.range(start..area.end).take(pages);
+                            (touched.count() as u64) << area.page.shift()
+                        }
+                        Kind::Dense => area.end - start,
+                        Kind::Mapped(_) => 0,
+                    };
+                }
+            }
+        }
+        bytes
+    }
+
     /// Gives back pages because there is no room without. Returns false if there are none.
     pub(super) fn find_room(&mut self, pages: u64) -> bool {
         let Some(&id) = self.leaving.first() else {

@@ -79,10 +79,10 @@ impl<M: Bytes> Store<M> {
         self.parted.insert((page.space, page.number), frame);
     }
 
-    /// Gives back the frame of a page of which no part is there any more.
+    /// Gives back the frame of a page of which no part is there any more, and none was written.
     pub(super) fn end_parts(&mut self, page: &Page) {
         if let Some(frame) = self.parted.remove(&(page.space, page.number)) {
-            self.pool.give_back(frame, page.size);
+            self.pool.put_back(frame, page.size);
         }
     }
 
@@ -146,6 +146,9 @@ impl<M: Bytes> Store<M> {
         let before = space.populating.take();
         let before = before.filter(|before| (before.start, before.end) == (start, end));
         let mut next = before.map_or(start, |before| before.next);
+        if next == start && self.check_room(id, start, bytes).is_err() {
+            return true;
+        }
         let zeroed = self.pool.late();
         let mut made = Vec::new();
         loop {

@@ -222,6 +222,19 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Pool<M> {
         }
     }
 
+    /// Takes back a frame that was taken and not written: what was zero still is.
+    pub(super) fn put_back(&mut self, frame: Frame, size: PageSize) {
+        let (first, count, bits) = match size {
+            PageSize::Small => (frame / FRAMES, 1, Bits::one(frame % FRAMES)),
+            PageSize::Large => (frame / FRAMES, 1, Bits::first(FRAMES)),
+            PageSize::Huge => (frame / FRAMES, BLOCKS, Bits::first(FRAMES)),
+        };
+        for number in first..first + count {
+            self.change(number, |block| block.free = block.free.or(&bits));
+        }
+        self.frames_free += u64::from(count) * u64::from(bits.count());
+    }
+
     /// Takes back frames of 4 KiB, mostly consecutive ones.
     pub(super) fn give_back_small(&mut self, frames: &[Frame]) {
         for of_block in frames.chunk_by(|one, next| one / FRAMES == next / FRAMES) {

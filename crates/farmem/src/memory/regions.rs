@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::allocation::{whole_pages, Frames, PAGES_MAX};
 use super::keep::Record;
 use super::space::{Area, Kind, Space};
+use super::table::{Entry, Page};
 use super::{Bytes, Store};
 use crate::operation::{Address, Error, PageSize, Permission, RegionId, SpaceId, NAME_MAX};
 
@@ -64,6 +65,7 @@ impl<M: Bytes> Store<M> {
             return Err(Error::InUse);
         }
         self.make_room(true)?;
+        self.check_room(id, address, bytes)?;
         // The frames are then the same for as long as the region exists, and mappings have them.
         self.populate(id, address, bytes, area.permission)?;
         if page == PageSize::Huge {
@@ -97,6 +99,41 @@ impl<M: Bytes> Store<M> {
             space.regions.insert(region);
         }
         Ok(region)
+    }
+
+    /// Checks, before the first page of a region gets memory, that there can be enough for all. The
+    /// error is that of the first page that would get none.
+    pub(super) fn check_room(
+        &self,
+        id: SpaceId,
+        address: Address,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
+        let (_, area) = space.area(address).ok_or(Error::Unmapped { address })?;
+        let left = match area.kind {
+            Kind::Sparse => space.quota.saturating_sub(space.used) & !(area.page.bytes() - 1),
+            _ => u64::MAX,
+        };
+        let free = self.pool.bytes_free();
+        if bytes <= left.min(free) {
+            return Ok(());
+        }
+        let pages = (address..address + bytes).step_by(area.page.bytes() as usize);
+        let missing = pages.filter(|&at| {
+            let page = Page::of(id, at, area.page);
+            let has_frame = |entry: Entry| entry.frame().is_some();
+            !self.table.find(&page).is_some_and(has_frame) && !self.has_parts(&page)
+        });
+        let missing = missing.count() as u64 * area.page.bytes();
+        let more = missing.min(left).saturating_sub(free);
+        if more > self.bytes_leaving(more) {
+            return Err(Error::OutOfMemory);
+        }
+        match missing > left {
+            true => Err(Error::Quota),
+            false => Ok(()),
+        }
     }
 
     /// Checks what does not depend on the memory of a region that is to be made.

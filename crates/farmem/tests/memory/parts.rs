@@ -1,6 +1,6 @@
 //! Pages of 1 GiB in memory that was used before.
 
-use tare_farmem::memory::Store;
+use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Error, Operation, PageSize, Permission};
 
 use crate::{read, store, KIB_4, ONE, SECOND, TWO};
@@ -221,5 +221,98 @@ fn a_region_of_pages_that_have_old_bytes_is_prepared_in_parts() {
                 }
             ));
         }
+    }
+}
+
+/// Returns how often idle time zeroes 2 MiB.
+fn to_clean(store: &mut Store) -> u64 {
+    std::iter::from_fn(|| store.clean(MIB_2).then_some(())).count() as u64
+}
+
+#[test]
+fn memory_that_was_taken_for_a_write_that_is_refused_is_as_clean_as_it_was() {
+    let data = vec![1; 2 * MIB_2 as usize];
+    for (size, bytes) in [
+        (PageSize::Small, MIB_2),
+        (PageSize::Large, 2 * MIB_2),
+        (PageSize::Huge, GIB),
+    ] {
+        for sparse in [false, true] {
+            let (mut store, permission) = (store(bytes), Permission::READ_WRITE);
+            let alloc =
+                |store: &mut Store| store.alloc(ONE, bytes, size, Some(AT), permission, sparse);
+            alloc(&mut store).unwrap();
+            let from = AT + bytes - MIB_2;
+            let unmapped = Err(Error::Unmapped {
+                address: AT + bytes,
+            });
+            assert_eq!(store.write(ONE, from, &data), unmapped);
+            assert_eq!(store.counts().bytes_free, bytes);
+            assert_eq!(to_clean(&mut store), 0, "{size:?}");
+        }
+    }
+    // Of a page with old bytes the others have to be zeroed still.
+    let mut store = used();
+    huge(&mut store, true).unwrap();
+    assert!(store.write(ONE, AT + GIB - MIB_2, &data).is_err());
+    assert_eq!(to_clean(&mut store), GIB / MIB_2 - 1);
+    huge_is_zero(&mut store);
+}
+
+/// Checks that a page of 1 GiB has no old byte.
+fn huge_is_zero(store: &mut Store) {
+    store.write(ONE, AT, &[8]).unwrap();
+    check(store, GIB, &[(0, &[8])]);
+}
+
+#[test]
+fn a_region_for_which_there_is_no_room_takes_and_zeroes_nothing() {
+    const POOL: u64 = 16 * MIB_2;
+    let permission = Permission::READ_WRITE;
+    let region = |bytes| Operation::Region {
+        name: b"all",
+        address: AT,
+        bytes,
+    };
+    for (size, quota, error) in [
+        (PageSize::Small, POOL, Error::Quota),
+        (PageSize::Small, 2 * POOL, Error::OutOfMemory),
+        (PageSize::Large, POOL - 1, Error::Quota),
+        (PageSize::Large, 2 * POOL, Error::OutOfMemory),
+    ] {
+        let mut store = Store::new(&Config {
+            quota,
+            ..Config::new(POOL)
+        });
+        store.open(ONE).unwrap();
+        let fits = quota.min(POOL) & !(MIB_2 - 1);
+        store
+            .alloc(ONE, fits, size, Some(AT), permission, false)
+            .unwrap();
+        let data = vec![5; fits as usize];
+        store.write(ONE, AT, &data).unwrap();
+        store.free(ONE, AT, fits).unwrap();
+        store
+            .alloc(ONE, 2 * POOL, size, Some(AT), permission, true)
+            .unwrap();
+        // What is leaving counts as free, and what has memory needs none.
+        store.write(ONE, AT + 3 * MIB_2, &[1]).unwrap();
+        let before = (
+            crate::used(store.counts()),
+            store.counts().zeroed_late,
+            store.counts().spaces_freeing,
+        );
+        let too_long = region(fits + size.bytes());
+        assert!(store.prepare(ONE, &too_long), "{size:?} {quota}");
+        let refused = store.region(ONE, b"all", AT, fits + size.bytes());
+        assert_eq!(refused, Err(error), "{size:?} {quota}");
+        let after = (
+            crate::used(store.counts()),
+            store.counts().zeroed_late,
+            store.counts().spaces_freeing,
+        );
+        assert_eq!(after, before, "{size:?} {quota}");
+        while !store.prepare(ONE, &region(fits)) {}
+        store.region(ONE, b"all", AT, fits).unwrap();
     }
 }

@@ -290,13 +290,13 @@ fn a_store_of_another_kind_version_or_length_is_refused_with_what_was_found() {
         let refused = copy.open(config).err().unwrap();
         (refused.to_string(), refused)
     };
-    let (text, error) = refused(|bytes| bytes[0] = 2, &config());
+    let (text, error) = refused(|bytes| bytes[0] = 3, &config());
     assert!(
         matches!(
             error,
             KeepError::Version {
-                found: 2,
-                expected: 1
+                found: 3,
+                expected: 2
             }
         ),
         "{text}"
@@ -312,6 +312,14 @@ fn a_store_of_another_kind_version_or_length_is_refused_with_what_was_found() {
         text,
         "found a store of 393216 bytes, expected 389120: ask for 393216 bytes, or use another file"
     );
+    // What an earlier version has kept is of this version from then on.
+    let earlier = machine.copy();
+    earlier.edit(0, |bytes| bytes[0] = 1);
+    assert!(earlier
+        .open(&config())
+        .is_ok_and(|(_, found)| !found.is_new));
+    earlier.edit(0, |bytes| assert_eq!(bytes[0], 2));
+    assert!(earlier.open(&config()).is_ok());
     // The key is that of the store.
     let other = Config {
         key: [1, 1],

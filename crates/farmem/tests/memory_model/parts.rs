@@ -103,6 +103,35 @@ fn a_page_in_parts_is_the_same_after_a_process_that_was_killed_anywhere() {
 }
 
 #[test]
+fn the_description_of_a_page_is_that_of_its_bytes_whether_it_is_in_parts_or_not() {
+    let machine = used(true);
+    let (mut in_parts, _) = machine.open(&config()).unwrap();
+    let mut whole = Store::new(&config());
+    whole.open(ONE).unwrap();
+    let (size, permission) = (PageSize::Huge, Permission::READ_WRITE);
+    whole
+        .alloc(ONE, GIB, size, Some(AT), permission, true)
+        .unwrap();
+    assert_eq!(in_parts.describe(), whole.describe());
+    let mut last = whole.describe();
+    // The first part has no memory in the beginning, and the last one no neighbour.
+    for part in [4, 9, 0, 511] {
+        let at = AT + part * MIB_2 + 5000;
+        in_parts.write(ONE, at, &[7]).unwrap();
+        let described = in_parts.describe();
+        assert_ne!(described, last, "{part}");
+        whole.write(ONE, at, &[7]).unwrap();
+        assert_eq!(described, whole.describe(), "{part}");
+        last = described;
+    }
+    assert_eq!(in_parts.counts().entries, [0, 4, 0]);
+    assert_eq!(whole.counts().entries, [0, 0, 1]);
+    drop(in_parts);
+    let (in_parts, _) = machine.open(&config()).unwrap();
+    assert_eq!(in_parts.describe(), last);
+}
+
+#[test]
 fn parts_that_do_not_belong_together_are_refused() {
     let machine = used(false);
     let (mut store, _) = machine.open(&config()).unwrap();

@@ -542,21 +542,44 @@ fn an_answer_of_another_epoch_or_space_ends_nothing() {
     }
 }
 
-#[test]
-fn a_region_over_sockets_is_busy_until_its_pages_are_prepared() {
-    const BYTES: u64 = 4 << 20;
-    let mut store = Store::new(&Config::new(BYTES));
+/// A node and a client, whose space has allocated memory with old bytes. None is zeroed by itself.
+fn with_old_bytes(bytes: u64) -> Pair<Store> {
+    let mut store = Store::new(&Config::new(bytes));
     store.open(SPACE).unwrap();
     let page = PageSize::Small;
     let alloc = |store: &mut Store| {
         let permission = Permission::READ_WRITE;
-        store.alloc(SPACE, BYTES, page, Some(0), permission, false)
+        store.alloc(SPACE, bytes, page, Some(0), permission, false)
     };
     alloc(&mut store).unwrap();
-    store.write(SPACE, 0, &[5; BYTES as usize]).unwrap();
-    store.free(SPACE, 0, BYTES).unwrap();
+    store.write(SPACE, 0, &vec![5; bytes as usize]).unwrap();
+    store.free(SPACE, 0, bytes).unwrap();
     alloc(&mut store).unwrap();
-    let mut pair = Pair::new(node_config(1), client_config(1), store, &line());
+    Pair::new(node_config(1), client_config(1), store, &line())
+}
+
+#[test]
+fn a_long_region_is_made_by_a_node_that_is_never_idle() {
+    const BYTES: u64 = 64 << 20;
+    let mut pair = with_old_bytes(BYTES);
+    // The client knows the round trip.
+    assert!(pair.run(&read(0, 8)).outcome.is_ok());
+    let region = Operation::Region {
+        name: b"all",
+        address: 0,
+        bytes: BYTES,
+    };
+    let outcome = pair.run(&region).outcome;
+    assert!(matches!(outcome, Ok(Value::Region(_))), "{outcome:?}");
+    assert_eq!(pair.node().counters().busy, BYTES >> 21);
+    // Each time it was asked again after the least pause.
+    assert!(pair.testbed.now() < Instant::ZERO + 40 * MILLISECOND);
+}
+
+#[test]
+fn a_region_over_sockets_is_busy_until_its_pages_are_prepared() {
+    const BYTES: u64 = 4 << 20;
+    let mut pair = with_old_bytes(BYTES);
     let region = Operation::Region {
         name: b"all",
         address: 0,

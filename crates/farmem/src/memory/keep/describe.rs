@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use crate::memory::space::Kind;
 use crate::memory::{Bytes, Store};
+use crate::operation::{PageSize, SpaceId};
 
 impl<M: Bytes> Store<M> {
     /// Returns all that a restart restores, one line for each space, allocation, region, grant and
@@ -28,10 +29,8 @@ impl<M: Bytes> Store<M> {
                     _ => Box::new((start..end).step_by(each)),
                 };
                 for at in pages {
-                    let frame = self.find(*id, at).and_then(|entry| entry.frame());
-                    let bytes = frame.map_or(&[][..], |frame| self.pool.bytes(frame, 0, each));
-                    if bytes.iter().any(|&byte| byte != 0) {
-                        let _ = writeln!(text, "  {at:#x} {:016x}", hash(bytes));
+                    if let Some(hash) = self.hash_page(*id, at, page) {
+                        let _ = writeln!(text, "  {at:#x} {hash:016x}");
                     }
                 }
             }
@@ -51,10 +50,32 @@ impl<M: Bytes> Store<M> {
         }
         text
     }
+
+    /// Returns a hash of the bytes of a page, unless all are zero. One of 1 GiB may be in parts, so
+    /// that it is looked at as these are.
+    fn hash_page(&self, id: SpaceId, start: u64, page: PageSize) -> Option<u64> {
+        let len = page.bytes().min(PageSize::Large.bytes());
+        let mut whole = None;
+        for at in (start..start + page.bytes()).step_by(len as usize) {
+            let Some((entry, frame)) = self
+                .find(id, at)
+                .and_then(|entry| Some((entry, entry.frame()?)))
+            else {
+                continue;
+            };
+            let offset = at & (entry.size().bytes() - 1);
+            let bytes = self.pool.bytes(frame, offset, len as usize);
+            if bytes.iter().any(|&byte| byte != 0) {
+                whole = Some(hash(whole.unwrap_or(0) ^ (at - start), bytes));
+            }
+        }
+        whole
+    }
 }
 
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |hash: u64, &byte| {
+/// Returns a hash of bytes and of what was before them.
+fn hash(before: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(before, |hash: u64, &byte| {
         (hash ^ u64::from(byte))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .rotate_left(29)

@@ -21,8 +21,11 @@ const HALF_MIN: u64 = 64 << 10;
 /// can be emptied.
 const RESERVE: usize = 4096;
 
-/// "tare", then the version of all that is kept.
-const MAGIC: u64 = 0x6572_6174_0000_0001;
+/// "tare", then the version of all that is kept: since 2 a page of 1 GiB may be in parts.
+const MAGIC: u64 = FIRST + 1;
+
+/// The first version, which is one of this version as well.
+const FIRST: u64 = 0x6572_6174_0000_0001;
 
 /// The words of the header.
 const AT_MAGIC: usize = 0;
@@ -99,11 +102,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Log<M> {
         log.put(AT_SHAPE, pool);
         log.put(AT_KEY, key[0]);
         log.put(AT_KEY + 8, key[1]);
-        log.put(AT_CHECK, check(&[MAGIC, pool, key[0], key[1]]));
+        log.put(AT_CHECK, check(&[FIRST, pool, key[0], key[1]]));
         log
     }
 
-    /// Says that the part, the page table and the pool are complete.
+    /// Says that the part, the page table and the pool are complete, and of this version.
     pub(super) fn finish(&mut self) {
         self.put(AT_MAGIC, MAGIC);
     }
@@ -256,7 +259,7 @@ pub(super) fn check_header(memory: &[u8], pool: u64) -> Result<Option<[u64; 2]>,
     if magic >> 32 != MAGIC >> 32 {
         return Err(KeepError::NotKept);
     }
-    if magic != MAGIC {
+    if !(FIRST..=MAGIC).contains(&magic) {
         return Err(KeepError::Version {
             found: magic as u32,
             expected: MAGIC as u32,
@@ -264,7 +267,8 @@ pub(super) fn check_header(memory: &[u8], pool: u64) -> Result<Option<[u64; 2]>,
     }
     let key = [word(header, AT_KEY), word(header, AT_KEY + 8)];
     let found = word(header, AT_SHAPE);
-    if word(header, AT_CHECK) != check(&[magic, found, key[0], key[1]]) {
+    // The same in all versions, so that a store of an earlier one gets this one by one change.
+    if word(header, AT_CHECK) != check(&[FIRST, found, key[0], key[1]]) {
         return Err(KeepError::Corrupt("the header's checksum is wrong"));
     }
     match found == pool {

@@ -22,6 +22,8 @@ impl<M: Bytes> Store<M> {
         self.locks = Locks::after(token.max(self.config.last_token));
         let dropped = self.take_entries()?;
         self.check_areas()?;
+        // What is changed from here on, programs of an earlier version may not know.
+        log.finish();
 
         let under_way = log.write_under_way()?;
         if let Some(write) = &under_way {

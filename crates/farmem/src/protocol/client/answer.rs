@@ -133,6 +133,12 @@ impl Client {
             status::BUSY => {
                 // Sent again when its timer fires.
                 self.counters.busy += 1;
+                if code == code::REGION {
+                    // The node has prepared a part of it, and goes on when it is asked again.
+                    self.progress = now.max(self.progress);
+                    self.requests.refuse(id, part.at + self.path.timeout(0));
+                    return;
+                }
                 let timeout = self.path.timeout(part.retries.into());
                 self.requests.refuse(id, part.at + timeout);
                 self.path.refused(now, part.at);

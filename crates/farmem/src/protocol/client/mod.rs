@@ -466,10 +466,12 @@ impl Client {
             let attempt = self.requests.find(id);
             let attempt =
                 attempt.filter(|attempt| self.operations.get(attempt.operation).is_some());
-            match attempt.map(|attempt| attempt.at) {
-                Some(sent) => {
+            match attempt.map(|attempt| (attempt.at, attempt.is_refused())) {
+                Some((sent, is_refused)) => {
                     self.requests.send_again(id);
-                    self.path.lost(now, sent);
+                    if !is_refused {
+                        self.path.lost(now, sent);
+                    }
                 }
                 None => self.requests.remove(id),
             }

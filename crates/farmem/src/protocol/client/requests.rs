@@ -94,6 +94,11 @@ impl Attempt {
         self.state == State::Lost
     }
 
+    /// True if the node had no room for it.
+    pub(super) fn is_refused(&self) -> bool {
+        self.state == State::Refused
+    }
+
     /// True if it, or one before it, was taken for lost.
     #[inline]
     pub(super) fn was_lost(&self) -> bool {
