@@ -86,20 +86,24 @@ impl Channel for Lossy {
     }
 }
 
+/// Two spaces with 16 pages each, in operations of 64 bytes.
+fn layout(direction: Direction) -> Layout {
+    Layout {
+        first_space: 1,
+        spaces: 2,
+        pages: 16,
+        base: 0,
+        size: 64,
+        direction,
+        regions: 0,
+    }
+}
+
 #[test]
 fn a_write_without_an_answer_has_failed_and_its_bytes_are_not_called_wrong() {
     for outstanding in [1, 8] {
         let mut node = Lossy::default();
-        let layout = Layout {
-            first_space: 1,
-            spaces: 2,
-            pages: 16,
-            base: 0,
-            size: 64,
-            direction: Direction::Write,
-            regions: 0,
-        };
-        let mut load = Load::prepare(&mut node, layout).unwrap();
+        let mut load = Load::prepare(&mut node, layout(Direction::Write)).unwrap();
         for _ in 0..8 {
             load.group(32, outstanding).unwrap();
         }
@@ -116,16 +120,7 @@ fn bytes_of_a_read_without_an_answer_are_not_called_verified() {
             fails_reads: true,
             ..Lossy::default()
         };
-        let layout = Layout {
-            first_space: 1,
-            spaces: 2,
-            pages: 16,
-            base: 0,
-            size: 64,
-            direction: Direction::Read,
-            regions: 0,
-        };
-        let mut load = Load::prepare(&mut node, layout).unwrap();
+        let mut load = Load::prepare(&mut node, layout(Direction::Read)).unwrap();
         let before = load.proof().verified;
         for _ in 0..8 {
             load.group(32, outstanding).unwrap();
