@@ -40,6 +40,21 @@ fn largest(node: &Node) -> Vec<(u64, u64)> {
     numbers.collect()
 }
 
+/// Asks until there is something, for a minute.
+fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let from = Instant::now();
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(
+            from.elapsed() < Duration::from_secs(60),
+            "waited for {what}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn spaces_of_clients_that_are_gone_are_listed_by_their_bytes_and_closed() {
     let folder = TempDir::new().unwrap();
@@ -99,12 +114,10 @@ fn spaces_of_clients_that_are_gone_are_listed_by_their_bytes_and_closed() {
     let done = run(&["close", &url, "7003"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     assert_eq!(largest(&node), expected[1..20]);
-    let record = loop {
+    let record = until("a client to be gone", || {
         let record = node.status()["shm"].clone();
-        if record["gone"] == 1 {
-            break record;
-        }
-    };
+        (record["gone"] == 1).then_some(record)
+    });
     assert_eq!(
         (&record["clients"], &record["connected"]),
         (&json!(0), &json!(1))
@@ -123,8 +136,15 @@ fn spaces_of_clients_that_are_gone_are_listed_by_their_bytes_and_closed() {
     }
     let (code, _) = node.end(Signal::TERM);
     assert_eq!(code, Some(0));
-    let done = run(&["close", &url, "7004"]);
+    let done = run(&["close", &url, "7004", "--json"]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done.stdout));
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(
+        (&result["closed"], &result["missing"]),
+        (&json!([]), &json!([]))
+    );
+    let error = result["error"].as_str().unwrap();
+    assert!(error.contains("space 7004: "), "{error}");
 }
 
 #[test]
@@ -179,7 +199,7 @@ fn the_longest_write_and_the_time_limit_of_clients_are_those_of_the_options() {
     let node = Node::start(folder.path(), &["--timeout", "0.05"]);
     // It would wait for a minute by itself.
     let mut session = node.session();
-    while session.open().is_err() {}
+    until("an open that is answered", || session.open().ok());
     let pid = Pid::from_child(&node.child);
     kill_process(pid, Signal::STOP).unwrap();
     // It answers nothing any more once it has stopped.

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Context as _;
 use serde_json::json;
 use tare_farmem::operation::{Error as Refusal, SpaceId};
-use tare_farmem::protocol::{Failure, Secret};
-use tare_farmem::session::{connect, connect_authorized, Error, Options};
+use tare_farmem::protocol::{ClientConfig, Failure, Secret};
+use tare_farmem::session::{connect, connect_authorized, random_id, Options};
 
 use super::keygen::read_secret;
 use crate::terminal;
@@ -20,7 +20,8 @@ use crate::terminal;
     A space has its memory until it is closed, also if its client was killed. Closing it frees its\n\
     memory, its locks and its regions; a client that still uses it is told that there is no such\n\
     space.\n\n\
-    Exit status: 0 all were closed; 1 some did not exist; 2 wrong usage, or the node did not answer.")]
+    Exit status: 0 all were closed; 1 some did not exist; 2 wrong usage, or the node did not answer:\n\
+    the spaces before that one were closed, and are printed.")]
 pub(crate) struct Args {
     /// The node, such as udp://127.0.0.1:7311, shm:/run/tare/node.shm or
     /// xdp:eth1,10.0.0.2,10.0.0.1:7311
@@ -37,19 +38,27 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Closes the spaces, one after the other.
+/// The time after which a request is given up, unless the node has a shorter one: a person waits, and
+/// a busy node may take longer than a program would want to.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Closes the spaces, one after the other, and prints those that were closed even if a later one
+/// fails.
 ///
 /// # Errors
 /// The node does not answer, or not in time.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let secret = args.secret.as_deref().map(read_secret).transpose()?;
     let (mut closed, mut missing) = (Vec::new(), Vec::new());
+    let mut failed = None;
     for &space in &args.spaces {
-        let is_closed = close(&args.node, SpaceId(space), secret.as_ref())
-            .with_context(|| format!("{}: space {space}", args.node))?;
-        let (list, said) = match is_closed {
-            true => (&mut closed, "closed"),
-            false => (&mut missing, "no such space"),
+        let (list, said) = match close(&args.node, SpaceId(space), secret.as_ref()) {
+            Ok(true) => (&mut closed, "closed"),
+            Ok(false) => (&mut missing, "no such space"),
+            Err(error) => {
+                failed = Some(error.context(format!("{}: space {space}", args.node)));
+                break;
+            }
         };
         list.push(space);
         if !args.json {
@@ -62,16 +71,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "node": args.node,
             "closed": closed,
             "missing": missing,
+            "error": failed.as_ref().map(|error| format!("{error:#}")),
         });
         terminal::print(&format!("{result}\n"))?;
     }
-    Ok(ExitCode::from(u8::from(!missing.is_empty())))
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(ExitCode::from(u8::from(!missing.is_empty()))),
+    }
 }
 
 /// Closes a space; returns false if there is none.
-fn close(node: &str, space: SpaceId, secret: Option<&Secret>) -> Result<bool, Error> {
+fn close(node: &str, space: SpaceId, secret: Option<&Secret>) -> anyhow::Result<bool> {
     let options = Options {
         space: Some(space),
+        client: Some(ClientConfig {
+            timeout: TIMEOUT,
+            ..ClientConfig::new(random_id()?)
+        }),
         ..Options::default()
     };
     let mut session = match secret {
@@ -80,7 +97,7 @@ fn close(node: &str, space: SpaceId, secret: Option<&Secret>) -> Result<bool, Er
     };
     match session.close() {
         Ok(()) => Ok(true),
-        Err(Error::Failed(Failure::Refused(Refusal::NoSuchSpace))) => Ok(false),
-        Err(error) => Err(error),
+        Err(error) if error.failure() == Some(Failure::Refused(Refusal::NoSuchSpace)) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
