@@ -20,8 +20,8 @@ use crate::terminal;
     A space has its memory until it is closed, also if its client was killed. Closing it frees its\n\
     memory, its locks and its regions; a client that still uses it is told that there is no such\n\
     space.\n\n\
-    Exit status: 0 all were closed; 1 some did not exist; 2 wrong usage, or the node did not answer:\n\
-    the spaces before that one were closed, and are printed.")]
+    Exit status: 0 all were closed; 1 some did not exist; 2 wrong usage, or the node did not\n\
+    answer. What was closed before is printed.")]
 pub(crate) struct Args {
     /// The node, such as udp://127.0.0.1:7311, shm:/run/tare/node.shm or
     /// xdp:eth1,10.0.0.2,10.0.0.1:7311
@@ -38,8 +38,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The time after which a request is given up, unless the node has a shorter one: a person waits, and
-/// a busy node may take longer than a program would want to.
+/// The time after which a request is given up, unless the node has a shorter one. A person may wait
+/// for longer than a program, and a node may be busy.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Closes the spaces, one after the other, and prints those that were closed even if a later one
