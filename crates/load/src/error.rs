@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::pace::RATES;
 use crate::transport::Target;
 
 /// The reason why a trial gave no figures.
@@ -25,6 +26,11 @@ pub enum Error {
         line: u64,
         /// The start of the line, and a line that would do.
         error: Unexpected,
+    },
+    /// An open loop with a rate outside of [`RATES`].
+    Rate {
+        /// Requests per second.
+        found: f64,
     },
     /// The operating system refuses something else.
     System(io::Error),
@@ -48,6 +54,13 @@ impl fmt::Display for Error {
         match self {
             Error::Connection { address, error } => write!(f, "connection to {address}: {error}"),
             Error::Trace { path, line, error } => write!(f, "{}:{line}: {error}", path.display()),
+            Error::Rate { found } => {
+                let (least, most) = (RATES.start(), RATES.end());
+                write!(
+                    f,
+                    "found a rate of {found} requests per second, expected {least} to {most}"
+                )
+            }
             Error::System(error) => write!(f, "{error}"),
         }
     }

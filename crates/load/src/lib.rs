@@ -15,7 +15,7 @@ mod workload;
 
 pub use error::{Error, Unexpected};
 pub use intervals::Intervals;
-pub use pace::Pace;
+pub use pace::{Pace, RATES};
 pub use record::Record;
 pub use trace::{Trace, TraceKind};
 pub use transport::{ask, Target};

@@ -1,5 +1,6 @@
 //! The times at which requests are to be sent.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tare_sim::{Instant, Random};
@@ -21,6 +22,9 @@ pub enum Pace {
     /// An open loop with the times of a trace.
     Trace,
 }
+
+/// The requests per second that an open loop may have.
+pub const RATES: RangeInclusive<f64> = 1e-3..=1e9;
 
 impl Pace {
     /// Requests per second; `None` for a closed loop and for a trace.
@@ -109,11 +113,68 @@ impl Schedule {
             }
         }
     }
+
+    /// Goes past the times before `end`, at most `most` of them; returns how many those are.
+    pub(crate) fn pass(&mut self, end: Instant, most: u64) -> u64 {
+        if let Gaps::Even(gap_ns) = self.gaps {
+            // There may be 10^10 of them at the end of a trial.
+            let left_ns = end.since(self.start).as_nanos() as f64 - self.elapsed_ns;
+            let passed = ((left_ns / gap_ns).ceil() as u64).min(most);
+            self.elapsed_ns += passed as f64 * gap_ns;
+            return passed;
+        }
+        let mut passed = 0;
+        while passed < most && self.peek() < end {
+            self.advance();
+            passed += 1;
+        }
+        passed
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The times before `end`, one by one.
+    fn counted(schedule: &mut Schedule, end: Instant, most: u64) -> u64 {
+        let mut passed = 0;
+        while passed < most && schedule.peek() < end {
+            schedule.advance();
+            passed += 1;
+        }
+        passed
+    }
+
+    #[test]
+    fn times_are_passed_at_once_as_one_by_one() {
+        let start = Instant::from_nanos(1_000_000_000);
+        let after = |ms: u64| start + Duration::from_millis(ms);
+        for pace in [
+            Pace::Constant(1000.0),
+            Pace::Constant(333.3),
+            Pace::Constant(1e-3),
+            Pace::Poisson(1000.0),
+        ] {
+            let make = || pace.schedule(1, 3, start, 5).unwrap();
+            let (mut at_once, mut one_by_one) = (make(), make());
+            for (end, most) in [(0, 9), (100, 9), (100, 900), (100, 900), (2000, u64::MAX)] {
+                let passed = at_once.pass(after(end), most);
+                assert_eq!(
+                    passed,
+                    counted(&mut one_by_one, after(end), most),
+                    "{pace:?}"
+                );
+                let apart = at_once.elapsed_ns - one_by_one.elapsed_ns;
+                assert!(apart.abs() < 1e-3, "{pace:?}: {apart} ns");
+            }
+        }
+        // Ten years of a billion per second, which take no time.
+        let mut schedule = Pace::Constant(1e9).schedule(0, 1, start, 5).unwrap();
+        let years = start + Duration::from_secs(10 * 365 * 86_400);
+        let passed = schedule.pass(years, u64::MAX);
+        assert_eq!(passed, 315_360_000_000_000_000);
+    }
 
     fn times(pace: Pace, thread: usize, threads: usize, n: usize) -> Vec<f64> {
         let start = Instant::from_nanos(1_000_000_000);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use crate::intervals::Intervals;
-use crate::pace::Pace;
+use crate::pace::{Pace, RATES};
 use crate::protocol::{Protocol, Wire};
 use crate::record::Record;
 use crate::trace::Trace;
@@ -81,7 +81,8 @@ pub(crate) struct Trial<'a, P> {
 /// Runs a trial until its end, or until `stop` is true.
 ///
 /// # Errors
-/// The server cannot be reached or does not speak the protocol, the trace has changed since it was
+/// The rate is outside of [`RATES`](crate::RATES), the server cannot be reached or does not
+/// speak the protocol, the trace has changed since it was
 /// checked, or the system refuses a thread.
 pub fn run<P: Protocol + Clone + Sync>(
     target: &Target,
@@ -103,6 +104,9 @@ pub fn run_with<P: Protocol + Clone + Sync>(
     stop: &AtomicBool,
     intervals: Option<&Intervals>,
 ) -> Result<Record, Error> {
+    if let Some(found) = options.pace.rate().filter(|rate| !RATES.contains(rate)) {
+        return Err(Error::Rate { found });
+    }
     let trial = Trial {
         target,
         protocol,

@@ -246,11 +246,10 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         let Some(schedule) = &mut self.schedule else {
             return;
         };
-        while schedule.peek() < self.end && self.quota > 0 {
-            self.quota -= 1;
-            self.record.scheduled += u64::from(schedule.peek() >= self.measured);
-            schedule.advance();
-        }
+        self.quota -= schedule.pass(self.measured, self.quota);
+        let unissued = schedule.pass(self.end, self.quota);
+        self.quota -= unissued;
+        self.record.scheduled += unissued;
     }
 
     /// The time at which something is to be done if nothing arrives.

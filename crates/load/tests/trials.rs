@@ -279,6 +279,23 @@ fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not(
 }
 
 #[test]
+fn a_rate_that_no_schedule_follows_from_is_refused() {
+    let server = Server::start(usize::MAX, http_answer);
+    for rate in [0.0, -1.0, 1e-4, 2e9, f64::INFINITY, f64::NAN] {
+        for pace in [Pace::Constant(rate), Pace::Poisson(rate)] {
+            let options = Options { pace, ..options() };
+            let http = Http::new("localhost", &["/".into()], &[]).unwrap();
+            let refused = run(&server.target(), &http, &options, &AtomicBool::new(false));
+            let refused = refused.unwrap_err().to_string();
+            assert!(
+                refused.contains("requests per second, expected 0.001 to 1000000000"),
+                "{refused}"
+            );
+        }
+    }
+}
+
+#[test]
 fn an_open_loop_sends_within_a_part_of_a_millisecond() {
     let server = Server::start(usize::MAX, http_answer);
     let options = Options {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{ensure, Context as _};
-use tare_load::{KeyPattern, ValueLen, VALUE_LEN_MAX};
+use tare_load::{KeyPattern, ValueLen, RATES, VALUE_LEN_MAX};
 
 /// The parts of `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
 pub(super) fn host_and_port(text: &str, default: u16) -> anyhow::Result<(&str, u16)> {
@@ -51,7 +51,7 @@ fn scaled(text: &str) -> Option<f64> {
 }
 
 pub(super) fn rate(text: &str) -> Result<f64, String> {
-    let rate = scaled(text).filter(|rate| (1e-3..=1e9).contains(rate));
+    let rate = scaled(text).filter(|rate| RATES.contains(rate));
     rate.ok_or_else(|| format!("found {text:?}, expected requests per second from 0.001 to 1e9"))
 }
 

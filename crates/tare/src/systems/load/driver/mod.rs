@@ -8,13 +8,14 @@ mod tool;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use rustix::process::{kill_process, Signal};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 use rustix::time::{clock_gettime, ClockId};
 use tare_lab::driver::{Expected, Missing, Mistake};
 use tare_lab::parameters::{Bytes, Choice as _};
 use tare_lab::{choices, figures, parameters};
-use tare_load::Pace;
+use tare_load::{Pace, Record};
 
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
@@ -198,7 +199,7 @@ impl Workload for Load {
         own::prepare(&server, &parameters)?;
         parameters.generator.prepare(&server, &parameters)?;
         let closed = own::load(&server, &parameters, Pace::Closed, parameters.warm_up)?;
-        let closed_rate = closed.rate().unwrap_or_default();
+        let closed_rate = closed_rate(&closed)?;
         agent.start()?;
         let served_before = server.served()?;
         let server_before = server.processor_time()?;
@@ -251,6 +252,18 @@ pub(in crate::systems) fn examine_size(name: &str, size: Bytes) -> Result<(), Mi
         true => Ok(()),
         false => Err(mistake(name, found.as_str(), "\"1 B\" to \"1 MiB\"")),
     }
+}
+
+/// Returns the requests per second of the warm-up.
+///
+/// # Errors
+/// There were none, so that no rate of an open loop follows.
+fn closed_rate(closed: &Record) -> anyhow::Result<f64> {
+    let rate = closed.rate().filter(|&rate| rate > 0.0);
+    rate.context(
+        "no request was served in the warm-up: this machine is too busy for it; give a longer \
+         warm_up",
+    )
 }
 
 /// A trial of either kind of generator.
@@ -378,6 +391,23 @@ mod tests {
     use super::*;
     use tare_lab::parameters::ParameterSet as _;
     use tare_lab::value::Parameters;
+
+    #[test]
+    fn a_warm_up_in_which_nothing_was_served_gives_no_rate() {
+        let of = |served: u64, seconds: u64| {
+            let duration = Duration::from_secs(seconds);
+            closed_rate(&Record {
+                served,
+                duration,
+                ..Record::default()
+            })
+        };
+        for (served, seconds) in [(0, 1), (0, 0)] {
+            let error = of(served, seconds).unwrap_err().to_string();
+            assert!(error.contains("longer warm_up"), "{error}");
+        }
+        assert_eq!(of(10, 2).unwrap(), 5.0);
+    }
 
     #[test]
     fn the_expected_percentiles_are_those_of_clients_that_come_while_the_server_is_stopped() {
