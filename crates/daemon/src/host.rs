@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::mpsc::{sync_channel, Receiver};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tare_sim::Instant;
 use crate::log::{Log, LogOptions};
 use crate::metrics::Metrics;
 use crate::record::{Level, Record};
-use crate::service::{Asker, Endpoints, Report, Service};
+use crate::service::{Ask, Asked, Asker, Endpoints, Report, Service};
 use crate::signals::Signals;
 use crate::watch::{stalled, FileContent, FileWatch};
 
@@ -90,7 +90,7 @@ pub struct Host<R> {
     is_stalled: bool,
     endpoints: Endpoints,
     asker: Asker<R>,
-    asks: Receiver<SyncSender<Arc<R>>>,
+    asks: Receiver<Ask<R>>,
     service: Option<Service>,
     started: Instant,
     reloads: u64,
@@ -260,14 +260,15 @@ impl<R: Report> Host<R> {
     }
 
     /// Answers the requests that wait, all with one report: clients that ask again and again cost
-    /// the owner no more than one report a call.
-    pub fn answer(&self, report: impl FnOnce() -> R) {
+    /// the owner no more than one report a call. `report` makes what the greatest of the requests
+    /// needs.
+    pub fn answer(&self, report: impl FnOnce(Asked) -> R) {
         let waiting: Vec<_> = self.asks.try_iter().take(ASKS_MAX).collect();
-        if waiting.is_empty() {
+        let Some(greatest) = waiting.iter().map(|(asked, _)| *asked).max() else {
             return;
-        }
-        let report = Arc::new(report());
-        for reply in waiting {
+        };
+        let report = Arc::new(report(greatest));
+        for (_, reply) in waiting {
             let _ = reply.try_send(Arc::clone(&report));
         }
     }

@@ -21,7 +21,7 @@ pub use log::{Log, LogOptions};
 pub use metrics::{Labels, Metrics};
 pub use notify::notify_main_pid;
 pub use record::{Level, Record, Value};
-pub use service::{bind_socket, Endpoints, Report};
+pub use service::{bind_socket, Asked, Endpoints, Report};
 pub use signals::Signals;
 pub use watch::{read_file, FileContent};
 

@@ -39,9 +39,21 @@ pub trait Report: Serialize + Send + Sync + 'static {
     fn prometheus(&self) -> String;
 }
 
+/// The part of a report that is asked for, with the greater one last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Asked {
+    /// The part that the page of metrics needs.
+    Metrics,
+    /// All of it, for the status socket.
+    Status,
+}
+
+/// A request for a report, and the way of the answer.
+pub(crate) type Ask<R> = (Asked, SyncSender<Arc<R>>);
+
 /// The way to ask the thread that has the daemon's state.
 pub(crate) struct Asker<R> {
-    pub(crate) asks: SyncSender<SyncSender<Arc<R>>>,
+    pub(crate) asks: SyncSender<Ask<R>>,
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -61,9 +73,9 @@ impl<R> fmt::Debug for Asker<R> {
 }
 
 impl<R> Asker<R> {
-    fn ask(&self) -> Option<Arc<R>> {
+    fn ask(&self, asked: Asked) -> Option<Arc<R>> {
         let (reply, answer) = sync_channel(1);
-        self.asks.try_send(reply).ok()?;
+        self.asks.try_send((asked, reply)).ok()?;
         (self.wake)();
         answer.recv_timeout(PATIENCE).ok()
     }
@@ -249,7 +261,7 @@ type Answer<R> = Box<dyn FnOnce(&Asker<R>) -> io::Result<()> + Send>;
 fn status<R: Report>(mut stream: &UnixStream, asker: &Asker<R>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let report = asker.ask().ok_or(io::ErrorKind::TimedOut)?;
+    let report = asker.ask(Asked::Status).ok_or(io::ErrorKind::TimedOut)?;
     let mut text = serde_json::to_vec(&*report)?;
     text.push(b'\n');
     stream.write_all(&text)
@@ -266,7 +278,7 @@ fn metrics<R: Report>(mut stream: TcpStream, asker: &Asker<R>) -> io::Result<()>
     let version = words.next().unwrap_or_default();
     let (code, body) = match (method, path) {
         _ if !version.starts_with("HTTP/1.") => ("400 Bad Request", String::new()),
-        (Some("GET"), "/metrics") => match asker.ask() {
+        (Some("GET"), "/metrics") => match asker.ask(Asked::Metrics) {
             Some(report) => ("200 OK", report.prometheus()),
             None => ("503 Service Unavailable", String::new()),
         },

@@ -13,7 +13,7 @@ use rustix::fs::{FileType, Mode, CWD};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
-use tare_daemon::{Endpoints, Host, Level, LogOptions, Metrics, ProcessStatus, Signals};
+use tare_daemon::{Asked, Endpoints, Host, Level, LogOptions, Metrics, ProcessStatus, Signals};
 
 tare_daemon::reasons! {
     /// Reasons.
@@ -69,6 +69,14 @@ fn log_and_wake() -> (
     (log, wake, events)
 }
 
+/// Returns a counter by which reports of both kinds are told apart.
+fn bytes_of(asked: Asked) -> u64 {
+    match asked {
+        Asked::Metrics => 1,
+        Asked::Status => 2,
+    }
+}
+
 /// Runs a host until a stop is requested; it takes a configuration over unless it holds "wrong".
 fn start(config: &Path, endpoints: Endpoints) -> (Signals, JoinHandle<ProcessStatus>) {
     let signals = Signals::default();
@@ -88,9 +96,10 @@ fn start(config: &Path, endpoints: Endpoints) -> (Signals, JoinHandle<ProcessSta
                     Err(error) => Err(error.to_string()),
                 });
             }
-            host.answer(|| {
+            host.answer(|asked| {
                 let mut counters = Counters {
                     steps: 7,
+                    bytes: bytes_of(asked),
                     ..Counters::default()
                 };
                 counters.refused.count(Why::Two);
@@ -160,7 +169,7 @@ fn clients_that_ask_without_a_pause_do_not_stop_the_owner() {
         for turns in 1..=200 {
             let now = tare_sim::Instant::now();
             let _ = events.recv_timeout(host.wait(now));
-            host.answer(|| {
+            host.answer(|_| {
                 std::thread::sleep(Duration::from_millis(5));
                 made.fetch_add(1, Ordering::Relaxed);
                 Status {
@@ -199,6 +208,7 @@ fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
         (status.counters.steps, &*status.process.version),
         (7, "1.2.3")
     );
+    assert_eq!(status.counters.bytes, bytes_of(Asked::Status));
     assert_eq!(status.counters.refused.get(Why::Two), 1);
 
     // Never finished, too long, no HTTP, another method, another path.
@@ -224,12 +234,59 @@ fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
     let sample = r#"test_steps_total{name="a \"b\"\\\n"} 7"#;
     assert!(answer.contains(sample), "{answer}");
     assert!(answer.contains("# HELP test_bytes Bytes seen\n# TYPE test_bytes counter\n"));
+    let sample = format!(
+        "test_bytes{{name=\"a \\\"b\\\"\\\\\\n\"}} {}\n",
+        bytes_of(Asked::Metrics)
+    );
+    assert!(answer.contains(&sample), "{answer}");
 
     signals.stop();
     thread.join().unwrap();
     drop(silent);
     assert!(!socket.exists(), "a socket was left behind");
     assert!(TcpStream::connect(metrics).is_err());
+}
+
+#[test]
+fn a_report_for_several_clients_has_what_the_greatest_request_needs() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("a.sock");
+    let (log, wake, events) = log_and_wake();
+    let mut host = Host::without_config(log, Signals::default(), wake);
+    let metrics = free_address();
+    let errors = host.serve_at(Endpoints {
+        metrics: Some(metrics),
+        socket: Some(socket.clone()),
+    });
+    assert_eq!(errors, Vec::<String>::new());
+    let (host, made) = (&host, AtomicU64::new(0));
+    let answer = || {
+        host.answer(|asked| {
+            made.fetch_add(1, Ordering::Relaxed);
+            Status {
+                process: host.status("1.2.3"),
+                counters: Counters {
+                    bytes: bytes_of(asked),
+                    ..Counters::default()
+                },
+            }
+        });
+    };
+    std::thread::scope(|scope| {
+        // Each wakes the owner once its request is there, which has two seconds.
+        let ask = || tare_daemon::ask(&socket);
+        let page = || request(metrics, b"GET /metrics HTTP/1.1\r\n\r\n");
+        let (status, page) = (scope.spawn(ask), scope.spawn(page));
+        for _ in 0..2 {
+            events.recv().unwrap();
+        }
+        answer();
+        let status: Status = serde_json::from_str(&status.join().unwrap().unwrap()).unwrap();
+        assert_eq!(status.counters.bytes, bytes_of(Asked::Status));
+        let page = page.join().unwrap();
+        assert!(page.contains("test_bytes{"), "{page}");
+    });
+    assert_eq!(made.into_inner(), 1);
 }
 
 #[test]

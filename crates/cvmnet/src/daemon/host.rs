@@ -126,7 +126,7 @@ pub fn run_host(
                         host.log().write(&serving(options));
                     }
                 }
-                host.answer(|| {
+                host.answer(|_| {
                     let pairs = reports.iter().zip(&told_by_guest);
                     let pairs = pairs.map(|(report, told)| PairReport {
                         host: *locked(report),

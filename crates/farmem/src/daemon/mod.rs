@@ -428,7 +428,7 @@ fn watch(
     while !host.is_stopped() && !service.has_failed() {
         let _ = woken.recv_timeout(PULSE);
         let version = env!("CARGO_PKG_VERSION");
-        host.answer(|| report::of(host.status(version), service, listen, shm));
+        host.answer(|asked| report::of(host.status(version), service, (listen, shm), asked));
     }
 }
 

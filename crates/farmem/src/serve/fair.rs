@@ -65,6 +65,12 @@ impl<T> FairMutex<T> {
         }
     }
 
+    /// Returns true if another thread waits for the lock.
+    #[cfg(test)]
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
+    }
+
     /// Returns the value.
     pub fn into_inner(self) -> T {
         let inner = self.mutex.into_inner();

@@ -113,9 +113,13 @@ impl<S: Execute + Send + 'static> Service<S> {
         self.address
     }
 
-    /// Calls a function with the node. All workers wait for it.
+    /// Calls a function with the node. All workers wait for it, and those that do have the node
+    /// before this returns, but for 20 ms at most.
     pub fn with_node<R>(&self, call: impl FnOnce(&mut Node<S>) -> R) -> R {
-        call(&mut self.node.lock())
+        let mut node = self.node.lock();
+        let returned = call(&mut node);
+        self.node.leave(node);
+        returned
     }
 
     /// Returns what each worker did.
@@ -162,5 +166,34 @@ impl<S> Drop for Service<S> {
     fn drop(&mut self) {
         // An error was either returned, or was not asked for.
         let _ = self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread;
+
+    use super::*;
+    use crate::memory::{Config, Store};
+    use crate::protocol::NodeConfig;
+
+    #[test]
+    fn threads_that_wait_have_the_node_between_two_calls_of_another_one() {
+        let node = Node::new(NodeConfig::new(1), Store::new(&Config::new(1 << 20)));
+        let service = Service::with_sources(node, Vec::new(), Waiting::Asleep).unwrap();
+        let had = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..20 {
+                had.store(false, Relaxed);
+                service.with_node(|_| {
+                    scope.spawn(|| service.with_node(|_| had.store(true, Relaxed)));
+                    while !service.node.is_waited_for() {
+                        thread::yield_now();
+                    }
+                });
+                service.with_node(|_| assert!(had.load(Relaxed)));
+            }
+        });
     }
 }

@@ -433,7 +433,7 @@ impl Daemon {
             }
             self.control.tick(now, &mut actions);
             self.apply(&mut actions);
-            self.host.answer(|| self.report());
+            self.host.answer(|_| self.report());
             let due = |(_, end): &mut (Wire, Instant)| now >= *end || !self.control.is_proposing();
             if let Some((successor, _)) = self.successor.take_if(due) {
                 if self.hand_over(successor) {
