@@ -1,14 +1,16 @@
 //! The means of a node's operator against memory of clients that are gone.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions};
 use serde_json::{json, Value};
 use tare_farmem::operation::{Error as Refusal, SpaceId};
-use tare_farmem::protocol::{Failure, Secret};
-use tare_farmem::session::{connect, connect_authorized, Options, Session};
+use tare_farmem::protocol::{
+    Authentication, ClientConfig, Failure, Protection, Request, Response, Secret,
+};
+use tare_farmem::session::{connect, connect_authorized, random_id, Options, Session};
 use tempfile::TempDir;
 
 mod memory_common;
@@ -17,6 +19,11 @@ mod node;
 
 use memory_common::answered;
 use node::{metrics_page, patient, run, text, Node};
+
+/// Numbers of operations and of a status, from the guide.
+const HELLO: u8 = 0;
+const WRITE: u8 = 6;
+const BUSY: u8 = 2;
 
 /// Uses so many pages of a space.
 fn use_pages(session: &mut Session, pages: u64) {
@@ -211,4 +218,80 @@ fn the_longest_write_and_the_time_limit_of_clients_are_those_of_the_options() {
         "{failure:?}"
     );
     assert!(from.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_node_makes_no_change_whose_outcome_it_has_no_memory_for() {
+    let folder = TempDir::new().unwrap();
+    let arguments = ["--timeout", "60", "--outcome-memory", "64Ki"];
+    let node = Node::start(folder.path(), &arguments);
+    let mut session = node.session();
+    session.open().unwrap();
+    let at = session.alloc(4096).unwrap();
+    // All of them are remembered for three minutes.
+    let room = (64 << 10) / 48 - 2;
+    for n in 0..room {
+        assert_eq!(session.fetch_add(at, 1).unwrap(), n);
+    }
+    let client = ClientConfig {
+        timeout: Duration::from_secs(3),
+        ..ClientConfig::new(random_id().unwrap())
+    };
+    let options = Options {
+        client: Some(client),
+        ..Options::default()
+    };
+    let mut another = connect(&node.url(), &options).unwrap();
+    let failure = another.open().unwrap_err().failure();
+    assert_eq!(failure, Some(Failure::OutcomeUnknown));
+    let mut word = [0; 8];
+    session.read(at, &mut word).unwrap();
+    assert_eq!(u64::from_le_bytes(word), room);
+    let status = node.status();
+    assert_eq!(status["memory"]["spaces"], 1);
+    assert!(status["node"]["busy"].as_u64() > Some(0), "{status}");
+}
+
+#[test]
+fn incomplete_writes_of_all_spaces_have_the_memory_of_the_options() {
+    let folder = TempDir::new().unwrap();
+    for (arguments, expected) in [(&[][..], 8), (&["--write-memory", "256Ki"], 4)] {
+        let arguments = [&["--write-max", "64Ki", "--timeout", "60"], arguments].concat();
+        let node = Node::start(folder.path(), &arguments);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(node.address).unwrap();
+        let limit = Some(Duration::from_secs(60));
+        socket.set_read_timeout(limit).unwrap();
+        let mut protection = Protection::new(Authentication::None);
+        let mut ask = |code, space, epoch, sent_ns, body: &[u8]| {
+            let request = Request {
+                code,
+                space: SpaceId(space),
+                id: 1,
+                epoch,
+                replaced: 0,
+                sent_ns,
+                address: 0,
+                length: (64 * body.len()) as u32,
+                offset: 0,
+                segment: body.len() as u32,
+                guard: None,
+                body,
+            };
+            let (mut datagram, mut answer) = (Vec::new(), [0; 2048]);
+            request.emit(&mut protection, &mut datagram).unwrap();
+            socket.send(&datagram).unwrap();
+            let len = socket.recv(&mut answer).unwrap();
+            let (response, _) = Response::parse(&mut answer[..len], &mut protection).unwrap();
+            (response.status, response.epoch, response.time_ns)
+        };
+        let (_, epoch, time_ns) = ask(HELLO, 1, 0, 0, &[]);
+        // The first of 64 parts of the longest write, in each of eight spaces.
+        let spaces = 1..=8;
+        let statuses: Vec<_> = spaces
+            .map(|space| ask(WRITE, space, epoch, time_ns, &[7; 1024]).0)
+            .collect();
+        let kept = statuses.iter().filter(|&&status| status != BUSY).count();
+        assert_eq!(kept, expected, "{statuses:?}");
+    }
 }

@@ -30,9 +30,6 @@ pub use report::{
     SPACES_MAX,
 };
 
-/// The longest writes that may be incomplete at a time.
-const WRITES_MAX: u64 = 2;
-
 /// The name of this kind of daemon, in the names of its sockets.
 pub const KIND: &str = "memory";
 
@@ -59,6 +56,11 @@ pub struct Options {
     /// The longest write, in bytes. One happens as a whole, and all other clients wait while it is
     /// copied to its pages.
     pub write_bytes_max: u64,
+    /// Memory for the incomplete writes of all clients over UDP and frames, in bytes; those of one
+    /// space have `write_bytes_max` of it.
+    pub write_memory: u64,
+    /// Memory for the outcomes of operations over UDP and frames that must not run twice, in bytes.
+    pub outcome_memory: u64,
     /// Memory for pages, in bytes.
     pub memory: u64,
     /// The pages of the operating system that it is made of; the best there are if `None`. Those of
@@ -239,7 +241,8 @@ pub fn run(mut options: Options) -> Result<(), Error> {
         authentication,
         datagram_bytes: options.longest_datagram(),
         timeout: options.timeout,
-        assembly_bytes: WRITES_MAX * options.write_bytes_max,
+        record_bytes: options.outcome_memory,
+        assembly_bytes: options.write_memory,
         assembly_bytes_per_space: options.write_bytes_max,
         ..NodeConfig::new(started)
     };

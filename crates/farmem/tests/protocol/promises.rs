@@ -144,12 +144,32 @@ fn a_refusal_is_final_even_if_the_request_comes_again_when_it_could_run() {
 
 #[test]
 fn a_node_without_room_for_records_runs_nothing_that_it_could_not_remember() {
-    let node = NodeConfig {
-        // Four requests per horizon of 60 ms.
+    // Four requests per horizon of 60 ms, and memory for four.
+    let by_network = NodeConfig {
         bytes_per_second: 4 * REQUEST_HEADER as u64 * 1000 / 60 + 1,
         ..node_config(5)
     };
-    assert_eq!(node.records_max(), 4);
+    let by_memory = NodeConfig {
+        record_bytes: 4 * 48 + 47,
+        ..node_config(5)
+    };
+    for node in [by_network, by_memory] {
+        assert_eq!(node.records_max(), 4);
+        nothing_runs_that_could_not_be_remembered(node);
+    }
+    // The usual memory bounds nothing else than a long time.
+    let timeout = |timeout| NodeConfig {
+        timeout,
+        ..NodeConfig::new(1)
+    };
+    let usual = timeout(Duration::from_millis(250)).records_max();
+    assert_eq!(usual, 1_250_000_000 * 3 / 4 / REQUEST_HEADER);
+    let long = timeout(Duration::from_secs(60)).records_max();
+    assert_eq!(long, (1 << 30) / 48);
+}
+
+/// Runs a node that remembers four operations.
+fn nothing_runs_that_could_not_be_remembered(node: NodeConfig) {
     let mut bench = Bench::new(node, client_config(100));
     for n in 1..=6 {
         bench.submit(&add(4096 * n, n));

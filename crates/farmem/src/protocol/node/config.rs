@@ -6,6 +6,7 @@ use super::super::datagrams::NETWORK_DATAGRAM;
 use super::super::message::{OPERATION_MAX, REQUEST_HEADER};
 use super::super::protection::{Authentication, KEYS_MAX};
 use super::super::HORIZON_TIMEOUTS;
+use super::records::RECORD_BYTES;
 
 /// The settings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,9 @@ pub struct NodeConfig {
     /// The bytes that the network can bring within a second. With the horizon it bounds the number
     /// of operations that are remembered.
     pub bytes_per_second: u64,
+    /// Memory for the operations that are remembered, in bytes: 48 for each. It bounds their number
+    /// where it is less than the network's bound.
+    pub record_bytes: u64,
     /// Memory for segmented writes that are incomplete, in bytes.
     pub assembly_bytes: u64,
     /// The same for one space.
@@ -36,7 +40,8 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// Settings for Ethernet at 10 Gb/s, a timeout of 250 ms, and two incomplete writes of 1 GiB.
+    /// Settings for Ethernet at 10 Gb/s, a timeout of 250 ms, 1 GiB for the operations that are
+    /// remembered, of which that takes 0.6, and two incomplete writes of 1 GiB.
     pub const fn new(epoch: u64) -> NodeConfig {
         NodeConfig {
             epoch,
@@ -45,6 +50,7 @@ impl NodeConfig {
             datagram_bytes: NETWORK_DATAGRAM,
             timeout: Duration::from_millis(250),
             bytes_per_second: 1_250_000_000,
+            record_bytes: 1 << 30,
             assembly_bytes: 2 << 30,
             assembly_bytes_per_space: OPERATION_MAX as u64,
         }
@@ -56,10 +62,12 @@ impl NodeConfig {
     }
 
     /// The most operations that are remembered: as many requests as the network can bring within
-    /// the horizon.
+    /// the horizon, if there is the memory for them. None is forgotten to make room: those that
+    /// would be too many are not run.
     pub fn records_max(&self) -> usize {
         let bytes = u128::from(self.bytes_per_second) * self.horizon().as_nanos() / 1_000_000_000;
         let records = bytes / (REQUEST_HEADER + self.authentication.trailer_len()) as u128;
+        let records = records.min(u128::from(self.record_bytes / RECORD_BYTES));
         usize::try_from(records).unwrap_or(usize::MAX).max(1)
     }
 }

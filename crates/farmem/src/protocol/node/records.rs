@@ -45,6 +45,11 @@ struct Record {
     older: u32,
 }
 
+/// Memory per record: its own, and up to two words of the index, whose length is a power of two.
+pub(super) const RECORD_BYTES: u64 = 48;
+
+const _: () = assert!(size_of::<Record>() + 2 * size_of::<u32>() == RECORD_BYTES as usize);
+
 const BLOCK: usize = 1024;
 
 /// Fewest and most chains.

@@ -84,13 +84,23 @@ pub(crate) struct Args {
     datagram: Option<u16>,
     /// Seconds after which clients give an operation up, over UDP and frames: what a node that
     /// stands still for longer has not answered is lost, and of changes the outcome is unknown. It
-    /// remembers the outcomes of operations for four times as long
+    /// remembers the outcomes of changes for four times as long, within --outcome-memory
     #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = timeout)]
     timeout: f64,
+    /// Memory for the outcomes of changes over UDP and frames, so that none happens twice: 48 bytes
+    /// for each. While there is no room for another, no change is made, and clients ask again. At
+    /// 0.25 seconds, what 10 Gbit/s can bring takes 0.6 GiB; at 60, 1 GiB is for 124,000 changes
+    /// per second
+    #[arg(long, value_name = "BYTES", default_value = "1Gi", value_parser = outcome_memory)]
+    outcome_memory: u64,
     /// The longest write over UDP and frames. One happens as a whole, and all clients wait while it
-    /// is copied
+    /// is copied. The incomplete writes of a space have as many bytes together
     #[arg(long, value_name = "BYTES", default_value = "1Gi", value_parser = write_max)]
     write_max: u64,
+    /// Memory for the incomplete writes of all clients over UDP and frames together; those for
+    /// which there is no room are sent again [default: twice --write-max, 64Mi at least]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    write_memory: Option<u64>,
     /// Encrypt and authenticate every message: a file with the secret that `keygen` prints
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     secret: Option<PathBuf>,
@@ -164,6 +174,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         datagram_bytes: args.datagram.map(usize::from),
         timeout: Duration::from_secs_f64(args.timeout),
         write_bytes_max: args.write_max,
+        write_memory: write_memory(args.write_memory, args.write_max)?,
+        outcome_memory: args.outcome_memory,
         memory: args.memory,
         pages: args.pages.map(Pages::from),
         keep: args.keep.clone(),
@@ -199,6 +211,27 @@ fn write_max(text: &str) -> Result<u64, String> {
     match (1 << 16..=1 << 30).contains(&bytes) {
         true => Ok(bytes),
         false => Err(format!("found \"{text}\", expected 64Ki to 1Gi")),
+    }
+}
+
+/// Returns the memory for incomplete writes, of which the longest has its place.
+///
+/// # Errors
+/// It has not.
+fn write_memory(bytes: Option<u64>, write_max: u64) -> anyhow::Result<u64> {
+    let bytes = bytes.unwrap_or((2 * write_max).max(64 << 20));
+    if bytes < write_max {
+        bail!("--write-memory: found {bytes} bytes, expected --write-max, {write_max}, at least");
+    }
+    Ok(bytes)
+}
+
+/// Reads the memory for outcomes.
+fn outcome_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    match (1 << 16..=1 << 36).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(format!("found \"{text}\", expected 64Ki to 64Gi")),
     }
 }
 
@@ -254,9 +287,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeout_and_the_longest_write_have_bounds() {
+    fn a_timeout_and_the_longest_write_and_memory_have_bounds() {
         assert_eq!(timeout("0.25"), Ok(0.25));
         assert_eq!(write_max("1Mi"), Ok(1 << 20));
+        assert_eq!(outcome_memory("64Ki"), Ok(1 << 16));
+        for wrong in ["0", "1Ki", "65Gi"] {
+            let error = outcome_memory(wrong).unwrap_err();
+            assert!(error.contains("expected 64Ki"), "{error}");
+        }
+        for (given, longest, expected) in [
+            (None, 1 << 30, 2 << 30),
+            (None, 1 << 16, 64 << 20),
+            (Some(1 << 16), 1 << 16, 1 << 16),
+        ] {
+            assert_eq!(write_memory(given, longest).unwrap(), expected);
+        }
+        let error = write_memory(Some(65_535), 1 << 16).unwrap_err();
+        assert!(error.to_string().contains("65536, at least"), "{error}");
         for wrong in ["0", "-1", "61", "NaN", "x"] {
             assert!(
                 timeout(wrong).unwrap_err().contains("expected 0.01"),
