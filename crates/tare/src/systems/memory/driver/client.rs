@@ -450,6 +450,7 @@ impl Trial<'_> {
             });
         }
         Ok(figures)
+            turns: ratios.len() as u64,
     }
 
     /// Returns the time that the reference takes for an operation, in seconds.

@@ -214,6 +214,8 @@ figures! {
         }
     }
 }
+            /// turns of the load beside one of its reference
+            turns,
 
 /// The driver `farmem`.
 pub(crate) struct Farmem;
