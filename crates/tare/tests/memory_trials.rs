@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{json, Value};
@@ -143,6 +144,26 @@ fn faults_are_counted_where_links_have_some_and_nowhere_else() {
     }
 }
 
+#[test]
+fn the_pages_of_the_nodes_memory_are_in_the_record_of_a_trial() {
+    let transports = "transport = [\"udp\", \"shm\"]";
+    for record in records(&[("huge_pages", "ratio")], "order = 12", transports) {
+        let memory = &record["notes"]["node.memory"];
+        let [bytes, huge] = ["bytes", "huge_bytes"].map(|name| memory[name].as_f64().unwrap());
+        // 16 MiB in pages, as much to spare, and the page table.
+        assert!(bytes > f64::from(32 << 20) && huge <= bytes, "{record}");
+        let part = record["outcome"]["values"]["huge_pages"].as_f64().unwrap();
+        assert!((part - huge / bytes).abs() < 1e-9, "{record}");
+        let mappings = memory["mappings"].as_array().unwrap();
+        let is_small = mappings.iter().all(|part| {
+            let pages = part["pages"].as_str().unwrap();
+            assert!(pages.contains("pages"), "{record}");
+            pages.contains("4 KiB")
+        });
+        assert!(!is_small || huge == 0.0, "{record}");
+    }
+}
+
 /// A role of a trial, which the test plays the lab for.
 struct Role {
     child: Child,
@@ -194,8 +215,9 @@ impl Drop for Role {
     }
 }
 
-/// Plays a trial of the two roles, on however few processors; returns what the client said.
-fn play(parameters: &Value) -> Vec<Value> {
+/// Plays a trial of the two roles, on however few processors, and calls `started` with the client
+/// when it begins; returns what that said.
+fn play(parameters: &Value, started: impl FnOnce(&Child)) -> Vec<Value> {
     let mut node = Role::start("node", parameters);
     let mut client = Role::start("client", parameters);
     let ready = |role: &mut Role| {
@@ -208,7 +230,12 @@ fn play(parameters: &Value) -> Vec<Value> {
     let start = json!({ "type": "start", "roles": roles });
     node.tell(&start);
     client.tell(&start);
-    let mut said = client.until("done");
+    let mut said = client.until("start");
+    if said.last().unwrap()["type"] == "error" {
+        return said;
+    }
+    started(&client.child);
+    said.extend(client.until("done"));
     if said.last().unwrap()["type"] == "error" {
         return said;
     }
@@ -222,6 +249,30 @@ fn play(parameters: &Value) -> Vec<Value> {
 }
 
 #[test]
+fn sessions_over_shared_memory_have_one_ring_or_one_each() {
+    for (rings, expected) in [("one", 1), ("each", 6)] {
+        let parameters = json!({
+            "transport": "shm", "sessions": 6, "rings": rings, "order": 0, "duration": "1 ms",
+        });
+        let mut sockets = 0;
+        let said = play(&parameters, |client| {
+            // A ring has a connection, and over shared memory there is no other socket.
+            let files = fs::read_dir(format!("/proc/{}/fd", client.id())).unwrap();
+            let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+            let is_socket = |target: &PathBuf| target.to_string_lossy().starts_with("socket:");
+            sockets = targets.filter(is_socket).count();
+        });
+        assert_eq!(sockets, expected, "{rings}");
+        let of = |kind: &str| said.iter().find(|message| message["type"] == kind);
+        let counters = &of("counters").unwrap_or_else(|| panic!("{said:?}"))["counters"];
+        assert_eq!(
+            (&counters["sessions"], &counters["wrong"]),
+            (&6.into(), &0.into())
+        );
+    }
+}
+
+#[test]
 fn threads_of_a_client_have_sessions_of_their_own_and_all_of_them_are_counted() {
     let parameters = json!({
         "threads": 3, "sessions": 2, "order": 2, "size": "16 B", "op": "write", "duration": "1 ms",
@@ -231,7 +282,7 @@ fn threads_of_a_client_have_sessions_of_their_own_and_all_of_them_are_counted() 
         let failed = |message: &Value| message["counters"]["failed"].as_u64() > Some(0);
         is_too_slow(reason.unwrap_or_default()) || said.iter().any(failed)
     };
-    let mut trials = (0..5).map(|_| play(&parameters));
+    let mut trials = (0..5).map(|_| play(&parameters, |_| ()));
     let said = trials.find(|said| !is_held_up(said));
     let said = said.expect("a trial of five that is not held up");
     let of = |kind: &'static str| said.iter().filter(move |message| message["type"] == kind);

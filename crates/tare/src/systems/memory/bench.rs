@@ -439,7 +439,7 @@ fn shm(
             ensure!(is_accepted, "the node does not accept the secret");
         }
     }
-    Ok(Fleet::over(client))
+    Ok(Fleet::over(0, vec![Box::new(client)]))
 }
 
 fn address(node: &str) -> anyhow::Result<std::net::SocketAddr> {

@@ -55,7 +55,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 /// The sessions of one thread. The session of a space is found by the space's number.
 pub(crate) struct Fleet {
     first_space: u64,
-    /// One per session, or one for all of them.
+    /// One per session, or fewer, which the sessions share in turn.
     channels: Vec<Box<dyn Channel>>,
     /// The channels of the operations outstanding, in the order of their submission, if there are
     /// several channels.
@@ -165,7 +165,7 @@ impl UdpFleet<'_> {
             let carried = links.first().map(UdpLink::datagram_bytes);
             channels = self.share(links, carried)?;
         }
-        Ok(self.of(channels))
+        Ok(Fleet::over(self.first_space, channels))
     }
 
     /// Opens all sessions on one link.
@@ -177,7 +177,7 @@ impl UdpFleet<'_> {
             1 => vec![Box::new(Remote::new(self.client(0, None)?, link))],
             _ => self.share(vec![link], None)?,
         };
-        Ok(self.of(channels))
+        Ok(Fleet::over(self.first_space, channels))
     }
 
     /// Lets the sessions share links, whose path carries datagrams of this length.
@@ -194,15 +194,6 @@ impl UdpFleet<'_> {
             Ok(Box::new(member.context("a space of two sessions")?))
         };
         (0..self.sessions).map(member).collect()
-    }
-
-    fn of(&self, channels: Vec<Box<dyn Channel>>) -> Fleet {
-        Fleet {
-            first_space: self.first_space,
-            channels,
-            outstanding: VecDeque::new(),
-            len: 0,
-        }
     }
 
     /// Makes the client of a session over a path that carries datagrams of this length.
@@ -229,11 +220,11 @@ impl UdpFleet<'_> {
 }
 
 impl Fleet {
-    /// All sessions over one channel that takes operations on any space.
-    pub(crate) fn over(channel: impl Channel + 'static) -> Fleet {
+    /// The sessions from this space on over channels that take operations on any space.
+    pub(crate) fn over(first_space: u64, channels: Vec<Box<dyn Channel>>) -> Fleet {
         Fleet {
-            first_space: 0,
-            channels: vec![Box::new(channel)],
+            first_space,
+            channels,
             outstanding: VecDeque::new(),
             len: 0,
         }
@@ -250,7 +241,15 @@ impl Fleet {
     fn index(&self, space: SpaceId) -> Option<usize> {
         match self.channels.len() {
             1 => Some(0),
-            _ => usize::try_from(space.0.checked_sub(self.first_space)?).ok(),
+            count => {
+                let number = usize::try_from(space.0.checked_sub(self.first_space)?).ok()?;
+                // Mostly each has its own, and needs no division.
+                Some(if number < count {
+                    number
+                } else {
+                    number % count
+                })
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tare_farmem::operation::SpaceId;
-use tare_farmem::transport::{shm, Faults, UdpLink, Waiting};
+use tare_farmem::transport::{shm, Channel, Faults, UdpLink, Waiting};
 use tare_histogram::Histogram;
 use tare_lab::protocol::Ready;
 
@@ -37,8 +37,14 @@ const PAIRS_MAX: usize = 20;
 /// it has completed.
 const GROUP_BYTES: usize = SLOTS * SLOT;
 
+/// Data beside each of several rings.
+const RING_DATA_BYTES: u32 = 64 << 10;
+
 /// Descriptors beside those of sessions and of the reference.
-const DESCRIPTORS_MORE: u64 = 100;
+pub(super) const DESCRIPTORS_MORE: u64 = 100;
+
+/// The most descriptors of a client over shared memory, at either side.
+pub(super) const DESCRIPTORS_PER_RING: u64 = 3;
 
 /// The pages that are near: those that every cache holds.
 const NEAR: u64 = 128;
@@ -140,7 +146,8 @@ pub(super) fn measure(
         _ => None,
     };
     let sockets = 2 * fleet::sockets(parameters.sessions) * u64::from(parameters.threads);
-    allow_descriptors(sockets + DESCRIPTORS_MORE);
+    let rings = DESCRIPTORS_PER_RING * parameters.rings(parameters.sessions);
+    allow_descriptors(sockets.max(rings) + DESCRIPTORS_MORE);
     let reference = match (link.clone(), parameters.transport, parameters.is_bulk()) {
         (Some(link), ..) => {
             let datagram = parameters.datagram.0 as usize;
@@ -178,6 +185,7 @@ pub(super) fn measure(
         }
         Switch::Off => None,
     };
+    let huge_pages = described.get(node::HUGE).and_then(|part| part.as_f64());
     thread::scope(|scope| {
         let crew = Crew::start(scope, &place, other_cpus);
         let mut trial = Trial {
@@ -192,7 +200,10 @@ pub(super) fn measure(
         trial.crew.wait_until_prepared()?;
         trial.turn_of_load(&mut load, parameters.outstanding)?;
         agent.start()?;
-        trial.compare(&mut load)
+        Ok(FarmemFigures {
+            huge_pages,
+            ..trial.compare(&mut load)?
+        })
     })
 }
 
@@ -206,12 +217,24 @@ fn fleet(
     totals: &Arc<FaultTotals>,
 ) -> anyhow::Result<Fleet> {
     if parameters.transport == Transport::Shm {
-        // As over UDP.
+        let rings = parameters.rings(sessions);
+        let usual = shm::ClientConfig::busy();
         let config = shm::ClientConfig {
+            // As over UDP.
             timeout: fleet::TIMEOUT,
-            ..shm::ClientConfig::busy()
+            // A thousand of the usual size would take 2 GiB.
+            data_bytes: if rings > 1 {
+                RING_DATA_BYTES
+            } else {
+                usual.data_bytes
+            },
+            ..usual
         };
-        return Ok(Fleet::over(shm::Client::connect(Path::new(node), &config)?));
+        let clients = (0..rings).map(|_| -> anyhow::Result<Box<dyn Channel>> {
+            Ok(Box::new(shm::Client::connect(Path::new(node), &config)?))
+        });
+        let clients = clients.collect::<anyhow::Result<_>>()?;
+        return Ok(Fleet::over(first_space, clients));
     }
     let loss = parameters.loss;
     let faults = Faults {
@@ -427,6 +450,7 @@ impl Trial<'_> {
             verified: proof.verified,
             wrong: proof.wrong,
             failed: proof.failed,
+            turns: ratios.len() as u64,
             sessions: proof.sessions,
             too_few: lacks(&self.crew, load),
             pages: proof.pages,
@@ -450,7 +474,6 @@ impl Trial<'_> {
             });
         }
         Ok(figures)
-            turns: ratios.len() as u64,
     }
 
     /// Returns the time that the reference takes for an operation, in seconds.

@@ -1,5 +1,6 @@
 //! Remote memory, each operation verified, beside what its transport does without a protocol.
 
+mod backing;
 mod client;
 mod control;
 mod frames;
@@ -81,6 +82,17 @@ choices! {
 }
 
 choices! {
+    /// The rings of sessions over shared memory.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Rings {
+        /// One client's ring for all of them.
+        One = "one",
+        /// A client with a ring for each, up to 1000, which more sessions share.
+        Each = "each",
+    }
+}
+
+choices! {
     /// On or off.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Switch {
@@ -107,9 +119,11 @@ parameters! {
         /// bytes per operation
         size: Bytes = "16 B",
         /// sessions in turn, each with an address space and a client of its own: a socket each up
-        /// to 1000, 64 shared ones above; over shared memory they are address spaces of one
-        /// client, on its ring
+        /// to 1000, 64 shared ones above; over shared memory see `rings`
         sessions: u64 [1..=100_000] = 1,
+        /// over shared memory: sessions are address spaces of one client, on its ring, as those of
+        /// one process are; or each has a client and a ring of its own, up to 1000
+        rings: Rings = "one",
         /// log2 of the number of pages of 4 KiB of all sessions together, each with memory of its
         /// own; a session has at least one
         order: u32 [0..=22] = 7,
@@ -181,6 +195,9 @@ figures! {
             /// datagrams and messages that the client's links lost, per measured operation, the
             /// reads that verify included; 0 without loss
             losses: Option<f64> [Count],
+            /// the part of the node's memory, page table included, that the system gave in pages of
+            /// 2 MiB or 1 GiB; their kinds are in the trial's record (`node.memory`)
+            huge_pages: Option<f64> [Ratio],
             /// processor time of the node per operation, idle polling included, also while the
             /// client verifies; with a storm or in an open loop, per operation beside or in it; 0
             /// for local memory
@@ -197,6 +214,8 @@ figures! {
             wrong,
             /// operations that failed
             failed,
+            /// turns of the load beside one of its reference
+            turns,
             /// sessions used
             sessions,
             /// those with fewer than ten measured operations
@@ -214,8 +233,6 @@ figures! {
         }
     }
 }
-            /// turns of the load beside one of its reference
-            turns,
 
 /// The driver `farmem`.
 pub(crate) struct Farmem;
@@ -304,6 +321,9 @@ impl Workload for Farmem {
             examine_other_system(parameters)?;
         }
         let is_shm = transport == Transport::Shm;
+        if !is_shm && parameters.rings != Rings::One {
+            return Err(mistake("rings", "each", "one for this transport"));
+        }
         if is_shm && parameters.loss > 0.0 {
             return Err(mistake(
                 "loss",
@@ -440,6 +460,9 @@ fn examine_other_system(parameters: &FarmemParameters) -> Result<(), Mistake> {
     is("sessions", parameters.sessions, 1)?;
     is("order", u64::from(parameters.order), 7)?;
     is("regions", parameters.regions, 0)?;
+    if parameters.rings != Rings::One {
+        return Err(mistake("rings", "each", "one for this system"));
+    }
     is("outstanding", parameters.outstanding as u64, 1)?;
     is_off("aead", parameters.aead)?;
     is_off("storm", parameters.storm)?;

@@ -15,6 +15,9 @@ use tare_farmem::transport::{shm, Waiting};
 use tare_lab::protocol::Ready;
 use tare_memory::Mapping;
 
+use super::super::fleet::allow_descriptors;
+use super::backing::Backing;
+use super::client::{DESCRIPTORS_MORE, DESCRIPTORS_PER_RING};
 use super::control::{Control, Phase};
 use super::misses::Misses;
 use super::setup::{memory_bytes, processor_time, Placement, SPARE};
@@ -30,6 +33,9 @@ const BUSY_WAIT: Duration = Duration::from_micros(100);
 /// The time after which an operation is given up, of node and client, of which the shorter counts:
 /// longer than a busy machine stalls.
 const TIMEOUT: Duration = super::super::fleet::TIMEOUT;
+
+/// The name under which the client's side finds the part of the memory in huge pages.
+pub(super) const HUGE: &str = "huge_pages";
 
 type SharedNode = FairMutex<Node<Store<Mapping>>>;
 
@@ -55,9 +61,13 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
     control.describe(&mut ready);
     let folder = tempfile::Builder::new().prefix("tare-farmem-").tempdir()?;
     let path = folder.path().join("node");
-    let node = match parameters.transport {
-        Transport::Shm => None,
-        _ => Some(FairMutex::new(node(parameters)?)),
+    let config = Config::new(memory_bytes(parameters) + SPARE);
+    let (store, backing) = Backing::store(&config)?;
+    agent.note("memory", &backing)?;
+    ready.insert(HUGE.into(), backing.huge().into());
+    let (node, mut store) = match parameters.transport {
+        Transport::Shm => (None, Some(store)),
+        _ => (Some(FairMutex::new(node(parameters, store)?)), None),
     };
     let mut misses = match parameters.misses {
         Switch::On => Some(Misses::new(parameters.order)?),
@@ -74,7 +84,10 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
         let (served, place) = match &node {
             Some(node) if is_xdp => Served::xdp(node, &mut ready)?,
             Some(node) => Served::udp(node, own)?,
-            None => Served::shm(store(parameters)?, &path)?,
+            None => {
+                let store = store.take().context("one worker over shared memory")?;
+                Served::shm(store, &path, parameters.rings(parameters.sessions))?
+            }
         };
         ready.insert(name("node", number), place.into());
         workers.push(Worker {
@@ -133,7 +146,8 @@ impl<'a> Served<'a> {
         Ok((Served::Xdp(Box::new(source), node), place))
     }
 
-    fn shm(store: Store<Mapping>, path: &Path) -> anyhow::Result<(Served<'a>, String)> {
+    fn shm(store: Store<Mapping>, path: &Path, rings: u64) -> anyhow::Result<(Served<'a>, String)> {
+        allow_descriptors(DESCRIPTORS_PER_RING * rings + DESCRIPTORS_MORE);
         let server = shm::Server::listen(path, shm::ServerConfig::new(1))?;
         let served = Served::Shm(Box::new(server), Box::new(store));
         Ok((served, path.display().to_string()))
@@ -160,7 +174,10 @@ impl<'a> Served<'a> {
     }
 }
 
-fn node(parameters: &FarmemParameters) -> anyhow::Result<Node<Store<Mapping>>> {
+fn node(
+    parameters: &FarmemParameters,
+    store: Store<Mapping>,
+) -> anyhow::Result<Node<Store<Mapping>>> {
     let authentication = match parameters.aead {
         Switch::On => Authentication::aead()?,
         Switch::Off => Authentication::None,
@@ -171,16 +188,11 @@ fn node(parameters: &FarmemParameters) -> anyhow::Result<Node<Store<Mapping>>> {
         timeout: TIMEOUT,
         ..NodeConfig::new(1)
     };
-    let mut node = Node::new(config, store(parameters)?);
+    let mut node = Node::new(config, store);
     if let Some(secret) = parameters.secret() {
         node.set_secret(secret);
     }
     Ok(node)
-}
-
-fn store(parameters: &FarmemParameters) -> anyhow::Result<Store<Mapping>> {
-    let config = Config::new(memory_bytes(parameters) + SPARE);
-    Ok(Store::in_memory(&config, Mapping::best)?)
 }
 
 /// A thread of the node's side.

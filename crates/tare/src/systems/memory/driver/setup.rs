@@ -13,7 +13,7 @@ use super::super::layout::{Direction, Layout};
 use super::control::Phase;
 use super::misses::Misses;
 use super::timing::Average;
-use super::{FarmemParameters, Switch, Transport, Wait};
+use super::{FarmemParameters, Rings, Switch, Transport, Wait};
 
 /// Operations that are at least as long are held against a stream, shorter ones against a round
 /// trip. Over the frames of an interface all are held against a round trip.
@@ -21,6 +21,9 @@ pub(super) const BULK: u64 = 32 << 10;
 
 /// The first space.
 pub(super) const FIRST_SPACE: u64 = 1;
+
+/// The most rings: a node has up to 1024 clients over shared memory.
+const RINGS_MAX: u64 = 1000;
 
 /// Memory of the node beyond its pages.
 pub(super) const SPARE: u64 = 16 << 20;
@@ -82,6 +85,14 @@ fn available(info: &str) -> Option<u64> {
 }
 
 impl FarmemParameters {
+    /// The rings of so many sessions over shared memory; 1 over others.
+    pub(super) fn rings(&self, sessions: u64) -> u64 {
+        match self.rings {
+            Rings::One => 1,
+            Rings::Each => sessions.min(RINGS_MAX),
+        }
+    }
+
     pub(super) fn waiting(&self) -> Waiting {
         match self.wait {
             Wait::Busy => Waiting::Busy,
