@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The longest time that [`FairMutex::leave`] waits until another thread has the lock, which may
-/// get no processor for longer. A test waits until it has.
+/// The longest time that [`FairMutex::leave`] waits until other threads have had the lock, which
+/// may get no processor for longer. A test waits until they have.
 const LONGEST: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 20 });
 
 /// A lock that a thread can leave to the others that wait.
@@ -18,6 +18,8 @@ const LONGEST: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 
 pub struct FairMutex<T> {
     mutex: Mutex<T>,
     waiting: AtomicU32,
+    /// Waits that are over, since the first.
+    over: AtomicU32,
 }
 
 impl<T> FairMutex<T> {
@@ -26,6 +28,7 @@ impl<T> FairMutex<T> {
         FairMutex {
             mutex: Mutex::new(value),
             waiting: AtomicU32::new(0),
+            over: AtomicU32::new(0),
         }
     }
 
@@ -45,22 +48,31 @@ impl<T> FairMutex<T> {
         self.waiting.fetch_add(1, Relaxed);
         let guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Relaxed);
+        self.over.fetch_add(1, Relaxed);
         guard
     }
 
-    /// Releases the lock, and returns when no other thread waits for it any more, or after 20 ms.
+    /// Releases the lock, and returns when as many threads have had it as wait for it at the call,
+    /// or none waits any more, or after 20 ms.
     #[inline]
     pub fn leave(&self, guard: MutexGuard<'_, T>) {
-        drop(guard);
-        if self.waiting.load(Relaxed) > 0 {
-            self.let_others();
+        match self.waiting.load(Relaxed) {
+            0 => drop(guard),
+            waiting => {
+                let over = self.over.load(Relaxed).wrapping_add(waiting);
+                drop(guard);
+                self.let_others(over);
+            }
         }
     }
 
+    /// Waits until so many waits are over. Where threads wait all the time, there is always one,
+    /// and a long work in parts would be done in steps of 20 ms.
     #[cold]
-    fn let_others(&self) {
+    fn let_others(&self, over: u32) {
         let began = Instant::now();
-        while self.waiting.load(Relaxed) > 0 && began.elapsed() < LONGEST {
+        let is_over = || over.wrapping_sub(self.over.load(Relaxed)).cast_signed() <= 0;
+        while self.waiting.load(Relaxed) > 0 && !is_over() && began.elapsed() < LONGEST {
             thread::yield_now();
         }
     }
@@ -80,6 +92,8 @@ impl<T> FairMutex<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]
@@ -97,6 +111,36 @@ mod tests {
                 other.join().unwrap();
                 assert_eq!(*lock.lock(), n);
             }
+        });
+    }
+
+    #[test]
+    fn a_lock_that_is_left_comes_back_though_others_wait_all_the_time() {
+        let (lock, is_done) = (FairMutex::new(0u64), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_done.load(Relaxed) {
+                        let mut turns = lock.lock();
+                        *turns += 1;
+                        // Two wait at each release, so that there is always one.
+                        while lock.waiting.load(Relaxed) < 2 && !is_done.load(Relaxed) {
+                            thread::yield_now();
+                        }
+                        drop(turns);
+                    }
+                });
+            }
+            let guard = lock.lock();
+            while lock.waiting.load(Relaxed) < 3 {
+                thread::yield_now();
+            }
+            let (before, began) = (*guard, Instant::now());
+            lock.leave(guard);
+            let took = began.elapsed();
+            let turns = *lock.lock() - before;
+            is_done.store(true, Relaxed);
+            assert!(turns > 0 && took < LONGEST, "{turns} in {took:?}");
         });
     }
 
