@@ -294,9 +294,9 @@ fn is_absent(error: &io::Error) -> bool {
 
 /// Takes the run for this process. After a process that was killed, one that it had just started
 /// holds a copy of the lock until it executes its own program, so the lock counts as taken only if
-/// it stays taken for a moment.
+/// it stays taken for a second. On a busy machine a quarter of one was not enough.
 fn lock(samples: &File, path: &Path) -> Result<(), StoreError> {
-    let until = Instant::now() + Duration::from_millis(250);
+    let until = Instant::now() + Duration::from_secs(1);
     loop {
         match samples.try_lock() {
             Ok(()) => return Ok(()),

@@ -37,15 +37,15 @@ fn start_and_wait_for_samples(folder: &Path, n: usize) -> Child {
     child
 }
 
-/// The number of processes that run a trial in `folder`.
-fn trials_alive(folder: &Path) -> usize {
+/// The number of processes in `folder` with this word in their command line.
+fn alive(folder: &Path, wanted: &[u8]) -> usize {
     fs::read_dir("/proc")
         .unwrap()
         .flatten()
         .filter(|process| {
             let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
             let here = fs::read_link(process.path().join("cwd")).unwrap_or_default();
-            here == folder && words.split(|&byte| byte == 0).any(|word| word == b"trial")
+            here == folder && words.split(|&byte| byte == 0).any(|word| word == wanted)
         })
         .count()
 }
@@ -56,7 +56,7 @@ fn ctrl_c_leaves_a_valid_run_and_no_child() {
     let mut child = start_and_wait_for_samples(folder.path(), 7);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(trials_alive(folder.path()), 0);
+    assert_eq!(alive(folder.path(), b"trial"), 0);
     let report = output(folder.path(), &["report", "r", "--json"]);
     let result: Value = serde_json::from_slice(&report.stdout).unwrap();
     assert_eq!(result["complete"], false);
@@ -85,7 +85,8 @@ fn sigkill_in_the_middle_and_resume_gives_every_cell_its_rounds() {
         child.wait().unwrap();
         // By the kernel, with the next time that each runs.
         let until = Instant::now() + Duration::from_secs(60);
-        while trials_alive(folder.path()) > 0 {
+        // What was just started has the command line of the run, and a copy of its lock.
+        while alive(folder.path(), b"trial") + alive(folder.path(), b"run") > 0 {
             assert!(Instant::now() < until, "a trial outlived the run");
             sleep(Duration::from_millis(5));
         }
@@ -110,7 +111,7 @@ fn a_closed_terminal_ends_a_run_as_ctrl_c_does_unless_hangups_are_ignored() {
     let mut child = start_and_wait_for_samples(folder.path(), 3);
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(trials_alive(folder.path()), 0);
+    assert_eq!(alive(folder.path(), b"trial"), 0);
     let mut child = Command::new("nohup")
         .arg(env!("CARGO_BIN_EXE_tare"))
         .args(["run", "--resume", "r"])
