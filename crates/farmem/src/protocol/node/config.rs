@@ -95,3 +95,19 @@ pub struct NodeCounters {
     /// Segmented writes that were given up.
     pub abandoned: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_memory_bounds_the_outcomes_of_a_long_time_alone() {
+        let usual = NodeConfig::new(1);
+        assert_eq!(usual.records_max(), 1_250_000_000 * 3 / 4 / REQUEST_HEADER);
+        let long = NodeConfig {
+            timeout: Duration::from_secs(60),
+            ..usual
+        };
+        assert_eq!(long.records_max(), (1 << 30) / 48);
+    }
+}
