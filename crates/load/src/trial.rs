@@ -81,7 +81,7 @@ pub(crate) struct Trial<'a, P> {
 /// Runs a trial until its end, or until `stop` is true.
 ///
 /// # Errors
-/// The rate is outside of [`RATES`](crate::RATES), the server cannot be reached or does not
+/// The rate is outside of [`RATES`], the server cannot be reached or does not
 /// speak the protocol, the trace has changed since it was
 /// checked, or the system refuses a thread.
 pub fn run<P: Protocol + Clone + Sync>(
