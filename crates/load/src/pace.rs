@@ -169,6 +169,9 @@ mod tests {
                 assert!(apart.abs() < 1e-3, "{pace:?}: {apart} ns");
             }
         }
+        // A time is not before itself.
+        let mut schedule = Pace::Poisson(1000.0).schedule(0, 1, start, 5).unwrap();
+        assert_eq!(schedule.pass(schedule.peek(), 9), 0);
         // Ten years of a billion per second, which take no time.
         let mut schedule = Pace::Constant(1e9).schedule(0, 1, start, 5).unwrap();
         let years = start + Duration::from_secs(10 * 365 * 86_400);

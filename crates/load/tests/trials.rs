@@ -325,6 +325,8 @@ fn a_rate_beyond_the_server_s_is_counted_as_not_issued() {
     let options = Options {
         connections: 2,
         pace: Pace::Constant(1000.0),
+        // What was due before the measurement does not count.
+        warm_up: Duration::from_millis(100),
         timeout: Duration::from_millis(200),
         ..options()
     };
