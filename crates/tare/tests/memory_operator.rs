@@ -7,10 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions};
 use serde_json::{json, Value};
 use tare_farmem::operation::{Error as Refusal, SpaceId};
-use tare_farmem::protocol::{
-    Authentication, ClientConfig, Failure, Protection, Request, Response, Secret,
-};
-use tare_farmem::session::{connect, connect_authorized, random_id, Options, Session};
+use tare_farmem::protocol::{Authentication, Failure, Protection, Request, Response, Secret};
+use tare_farmem::session::{connect, connect_authorized, Options, Session};
 use tempfile::TempDir;
 
 mod memory_common;
@@ -18,7 +16,7 @@ mod memory_common;
 mod node;
 
 use memory_common::answered;
-use node::{metrics_page, patient, run, text, Node};
+use node::{giving_up_after, metrics_page, patient, run, text, Node};
 
 /// Numbers of operations and of a status, from the guide.
 const HELLO: u8 = 0;
@@ -233,14 +231,7 @@ fn a_node_makes_no_change_whose_outcome_it_has_no_memory_for() {
     for n in 0..room {
         assert_eq!(session.fetch_add(at, 1).unwrap(), n);
     }
-    let client = ClientConfig {
-        timeout: Duration::from_secs(3),
-        ..ClientConfig::new(random_id().unwrap())
-    };
-    let options = Options {
-        client: Some(client),
-        ..Options::default()
-    };
+    let options = giving_up_after(Duration::from_secs(3));
     let mut another = connect(&node.url(), &options).unwrap();
     let failure = another.open().unwrap_err().failure();
     assert_eq!(failure, Some(Failure::OutcomeUnknown));

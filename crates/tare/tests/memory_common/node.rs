@@ -23,12 +23,14 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 
 /// Options of a session with a space that gives operations up as late as the node lets it.
 pub(crate) fn patient() -> Options {
+    giving_up_after(Duration::from_secs(60))
+}
+
+/// Options of a session that gives operations up after this time, or the node's if that is less.
+pub(crate) fn giving_up_after(timeout: Duration) -> Options {
     let client = ClientConfig::new(random_id().unwrap());
     Options {
-        client: Some(ClientConfig {
-            timeout: Duration::from_secs(60),
-            ..client
-        }),
+        client: Some(ClientConfig { timeout, ..client }),
         ..Options::default()
     }
 }
