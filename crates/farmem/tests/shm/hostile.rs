@@ -361,6 +361,51 @@ fn the_region_cannot_shrink_or_grow() {
 }
 
 #[test]
+fn a_client_that_falls_asleep_just_after_its_answer_is_notified_whatever_others_do() {
+    for is_busy in [false, true] {
+        let path = socket_path();
+        let mut server = Server::listen(&path, ServerConfig::new(1)).unwrap();
+        let connect = move || {
+            (
+                Hostile::connect(&path),
+                Client::connect(&path, &PATIENT).unwrap(),
+            )
+        };
+        let clients = thread::spawn(connect);
+        while server.counters().connected < 2 {
+            server.wait(Some(Duration::from_secs(1))).unwrap();
+        }
+        let (mut sleeper, mut other) = clients.join().unwrap();
+        let mut memory = store();
+        let mut turn = |server: &mut Server| {
+            server.turn(&mut memory, &tare_sim::Instant::now).unwrap();
+        };
+        sleeper.entry(READ, 0, 0, [1, BASE, place(8, 0), 0, 0, 0, 0]);
+        while server.counters().entries == 0 {
+            server.wake().unwrap();
+            turn(&mut server);
+        }
+        // It had not seen the answer when it looked for the last time.
+        sleeper.word(128, 1);
+        assert_eq!(server.counters().notifications, 0);
+        let mut turns = 0;
+        while server.counters().notifications == 0 {
+            turns += 1;
+            assert!(turns < 100, "it is not notified");
+            if is_busy {
+                other.submit(SpaceId(2), &Operation::Open).unwrap();
+                other.progress(Duration::ZERO).unwrap();
+                server.wake().unwrap();
+            }
+            turn(&mut server);
+            other.progress(Duration::ZERO).unwrap();
+            while other.poll().is_some() {}
+        }
+        assert!(is_busy || turns == 1, "{turns}");
+    }
+}
+
+#[test]
 fn random_lines_that_change_under_the_node_disturb_no_other_client() {
     let mut node = Node::start(ServerConfig {
         idle_turns: 1000,

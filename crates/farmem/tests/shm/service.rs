@@ -241,3 +241,54 @@ fn an_address_that_cannot_be_used_says_what_is_expected() {
         "{refused}"
     );
 }
+
+#[test]
+fn of_many_clients_each_is_served_while_others_always_have_entries() {
+    const CLIENTS: u64 = 60;
+    let mut node = Node::start(ServerConfig::new(1));
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| node.connect()).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        let space = SpaceId(n as u64);
+        alloc(client, space, 4096);
+        client.write(space, BASE, &[n as u8; 48], None).unwrap();
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let floods: Vec<_> = (0..3)
+        .map(|_| {
+            let (mut client, stop) = (clients.pop().unwrap(), stop.clone());
+            let space = SpaceId(clients.len() as u64);
+            thread::spawn(move || {
+                let read = Operation::Read {
+                    address: BASE,
+                    len: 4096,
+                };
+                while !stop.load(Ordering::Relaxed) {
+                    while client.outstanding() < 64 {
+                        client.submit(space, &read).unwrap();
+                    }
+                    client.progress(Duration::from_secs(1)).unwrap();
+                    while let Some(completion) = client.poll() {
+                        assert_eq!(completion.outcome, Ok(Value::Bytes(4096)));
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut random = Random::new(9);
+    for n in 0..3000 {
+        // One after the other, in a fixed order, in any order, and one alone.
+        let index = match n / 1000 {
+            0 => n * 7 % clients.len(),
+            1 => random.below(clients.len() as u64) as usize,
+            _ => 30,
+        };
+        let mut bytes = [0; 48];
+        let read = clients[index].read_into(SpaceId(index as u64), BASE, &mut bytes);
+        read.unwrap();
+        assert_eq!(bytes, [index as u8; 48]);
+    }
+    stop.store(true, Ordering::Relaxed);
+    floods.into_iter().for_each(|flood| flood.join().unwrap());
+    let (counters, _) = node.stop();
+    assert_eq!(counters.cut_off, 0, "{:?}", counters.last_violation);
+}

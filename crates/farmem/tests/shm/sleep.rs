@@ -10,9 +10,9 @@ use tare_farmem::transport::Waiting;
 use super::*;
 
 /// A node and clients, all idle.
-fn node_and<const CLIENTS: usize>() -> (Server, [Client; CLIENTS]) {
+fn node_and<const CLIENTS: usize>(config: ServerConfig) -> (Server, [Client; CLIENTS]) {
     let path = socket_path();
-    let mut server = Server::listen(&path, ServerConfig::new(1)).unwrap();
+    let mut server = Server::listen(&path, config).unwrap();
     let connect = move || [(); CLIENTS].map(|()| Client::connect(&path, &PATIENT).unwrap());
     let clients = thread::spawn(connect);
     while server.counters().connected < CLIENTS as u64 {
@@ -22,7 +22,7 @@ fn node_and<const CLIENTS: usize>() -> (Server, [Client; CLIENTS]) {
 }
 
 fn pair() -> (Server, Client) {
-    let (server, [client]) = node_and();
+    let (server, [client]) = node_and(ServerConfig::new(1));
     (server, client)
 }
 
@@ -116,9 +116,43 @@ fn a_worker_does_not_sleep_on_the_descriptor_if_an_entry_is_there_already() {
 }
 
 #[test]
+fn a_client_that_is_idle_while_another_is_not_is_no_longer_polled() {
+    let (mut server, [mut busy, mut idle]) = node_and(ServerConfig {
+        idle_turns: 100,
+        ..ServerConfig::new(1)
+    });
+    let mut memory = store();
+    for client in [&mut busy, &mut idle] {
+        submit(client);
+        server.wake().unwrap();
+        answer(&mut server, &mut memory);
+        client.progress(Duration::ZERO).unwrap();
+    }
+    assert_eq!(server.clients_polled(), 2);
+    let mut turns = 0;
+    while server.clients_polled() == 2 {
+        turns += 1;
+        assert!(turns < 20_000, "both are polled");
+        submit(&mut busy);
+        server.turn(&mut memory, &tare_sim::Instant::now).unwrap();
+        busy.progress(Duration::ZERO).unwrap();
+        assert!(busy.poll().is_some());
+    }
+    assert!(turns >= 100, "{turns}");
+    let before = server.counters().wakeups;
+    // The one that is not polled notifies the node.
+    submit(&mut idle);
+    assert!(is_readable(server.as_fd()));
+    server.wake().unwrap();
+    answer(&mut server, &mut memory);
+    assert_eq!(server.clients_polled(), 2);
+    assert_eq!(server.counters().wakeups, before + 1);
+}
+
+#[test]
 fn a_client_is_answered_in_the_middle_of_the_long_allocation_of_another() {
     const PAGES: u64 = 4096;
-    let (mut server, [mut slow, mut quick]) = node_and();
+    let (mut server, [mut slow, mut quick]) = node_and(ServerConfig::new(1));
     let mut memory = store();
     // Both are polled after their first messages.
     for (n, client) in [&mut slow, &mut quick].into_iter().enumerate() {

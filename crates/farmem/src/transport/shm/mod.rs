@@ -37,6 +37,7 @@
 mod bell;
 mod client;
 mod layout;
+mod polled;
 mod rendezvous;
 mod ring;
 mod server;

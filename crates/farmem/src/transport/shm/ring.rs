@@ -33,7 +33,6 @@ pub(super) struct Ring {
     assembly: Assembly,
     /// The write in parts that waits for room.
     lack: Option<Lack>,
-    batch: Box<[Entry; BATCH]>,
     /// The spaces whose capability was shown.
     pub(super) attached: HashSet<SpaceId>,
 }
@@ -49,6 +48,8 @@ pub(super) struct Shared<'a, S, C> {
     /// Bytes that further writes in parts may take.
     pub(super) assembly_free: &'a mut u64,
     pub(super) scratch: &'a mut Vec<u8>,
+    /// The entries of a turn.
+    pub(super) batch: &'a mut [Entry; BATCH],
 }
 
 impl<S, C: Fn() -> Instant> Shared<'_, S, C> {
@@ -81,7 +82,6 @@ impl Ring {
             copier: Copier::default(),
             assembly: Assembly::None,
             lack: None,
-            batch: Box::new([Entry::default(); BATCH]),
             attached: HashSet::new(),
         }
     }
@@ -140,7 +140,7 @@ impl Ring {
             let number = self.next.wrapping_add(count as u32);
             match Entry::load(&self.memory, self.layout.submission(number), number) {
                 None => break,
-                Some(Ok(entry)) => self.batch[count] = entry,
+                Some(Ok(entry)) => shared.batch[count] = entry,
                 Some(Err(found)) => {
                     violation = Some(found);
                     break;
@@ -151,7 +151,7 @@ impl Ring {
         let mut at = 0;
         let mut turn = Turn::default();
         while at < count && turn.read_bytes + turn.written_bytes < TURN_BYTES {
-            let batch = &self.batch[at..count];
+            let batch = &shared.batch[at..count];
             let reads = batch.iter().take_while(|entry| entry.code == code::READ);
             let reads = reads.count();
             if reads > 0 {

@@ -14,10 +14,11 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tare_memory::SharedMemory;
 use tare_sim::Instant;
 
-use super::layout::Layout;
+use super::layout::{Entry, Layout};
+use super::polled::Polled;
 use super::rendezvous::{self, Message, Received};
 use super::ring::{victim, Ring, Shared, Turn};
-use super::{Refusal, Violation, VERSION};
+use super::{Refusal, Violation, BATCH, VERSION};
 use crate::operation::SpaceId;
 use crate::protocol::{Execute, Secret};
 
@@ -33,8 +34,12 @@ const EVENTS_MAX: usize = 64;
 const ACCEPTED_MAX: usize = 16;
 const MESSAGES_MAX: usize = 8;
 
-/// Work between looks at the sockets: turns without an entry, or entries.
+/// Work between looks at the sockets and for idle clients: turns without an entry, or entries.
 const EVENTS_EVERY: u32 = 4096;
+
+/// Completions after which sleeping clients are looked for though others have entries. Nearly all
+/// are seen without that.
+const DUE_MAX: usize = 32;
 
 /// The time for which no connection is accepted while the process lacks descriptors or memory for
 /// another one. The next one stays readable meanwhile, and would never let the node sleep.
@@ -51,7 +56,8 @@ pub struct ServerConfig {
     pub region_bytes_max: u64,
     /// The most bytes of writes that are in parts, and not complete.
     pub assembly_bytes_max: u64,
-    /// Turns in vain after which a client is not polled any more but has to notify the node.
+    /// Rounds through all clients after which one that had nothing is not polled any more but has
+    /// to notify the node.
     pub idle_turns: u32,
     /// The check of capabilities; without it, each client may use each space.
     pub authorize: Option<Authorize>,
@@ -111,28 +117,20 @@ struct Peer {
     socket: OwnedFd,
     /// `None` until its first message.
     ring: Option<Ring>,
-    idle: u32,
-    is_active: bool,
+    /// The round in which it was last served, or began to be polled.
+    served: u64,
+    is_polled: bool,
 }
 
 impl Peer {
-    /// Takes note of a turn; returns false if the client is not polled any more.
+    /// Notifies the client if a turn says so.
     #[inline]
-    fn has_had(&mut self, turn: &Turn, config: &ServerConfig, counters: &mut Counters) -> bool {
+    fn notify(&self, turn: &Turn, counters: &mut Counters) {
         if turn.must_notify {
             counters.notifications += 1;
             // A client that is gone is seen as such by the next look at the sockets.
             let _ = rendezvous::send(&self.socket, &Message::Notify);
         }
-        if turn.entries > 0 {
-            self.idle = 0;
-            return true;
-        }
-        self.idle += 1;
-        if self.idle >= config.idle_turns && self.ring.as_ref().is_none_or(Ring::park) {
-            self.is_active = false;
-        }
-        self.is_active
     }
 }
 
@@ -145,11 +143,15 @@ pub struct Server {
     /// The time until which the listener is not in the epoll set.
     paused_until: Option<Instant>,
     peers: Vec<Option<Peer>>,
-    /// The clients that are polled.
-    active: Vec<usize>,
+    polled: Polled,
+    /// The client that the last look found.
+    found: Option<usize>,
+    /// Those to which completions were stored since the last fence; perhaps more than once.
+    due: Vec<usize>,
     region_free: u64,
     assembly_free: u64,
     scratch: Vec<u8>,
+    batch: Box<[Entry; BATCH]>,
     /// The last time that an operation asked for.
     now: Instant,
     /// Work until the next look at the sockets.
@@ -176,8 +178,11 @@ impl Server {
             listener,
             epoll,
             peers: Vec::new(),
-            active: Vec::new(),
+            polled: Polled::default(),
+            found: None,
+            due: Vec::new(),
             scratch: Vec::new(),
+            batch: Box::new([Entry::default(); BATCH]),
             now: Instant::ZERO,
             countdown: 0,
             counters: Counters::default(),
@@ -186,6 +191,9 @@ impl Server {
 
     /// Answers what is there, a bounded amount per client. Returns false if that is nothing.
     /// `clock` is called when an operation needs the time.
+    ///
+    /// Of many clients not all are looked at, as long as some have entries: the next call goes on
+    /// with the others.
     ///
     /// # Errors
     /// Those of the operating system on the node's own descriptors.
@@ -196,47 +204,68 @@ impl Server {
         clock: &impl Fn() -> Instant,
     ) -> io::Result<bool> {
         let mut work = 0;
-        let mut n = 0;
-        while let Some(&index) = self.active.get(n) {
-            let mut shared = Shared {
-                store,
-                clock,
-                now: &mut self.now,
-                is_restricted: self.config.authorize.is_some(),
-                assembly_free: &mut self.assembly_free,
-                scratch: &mut self.scratch,
+        for n in 0..self.polled.len().max(1) {
+            let next = match n {
+                0 => self.found.take().or_else(|| self.find()),
+                _ => self.polled.find_near(|index| has_entry(&self.peers, index)),
             };
-            let Some(peer) = &mut self.peers[index] else {
-                self.active.swap_remove(n);
-                continue;
+            let Some(index) = next else {
+                break;
             };
-            let Some(ring) = &mut peer.ring else {
-                self.active.swap_remove(n);
-                continue;
-            };
-            match ring.turn(&mut shared) {
-                Ok(turn) => {
-                    work += turn.entries;
-                    let lack = ring.lack();
-                    self.counters.read_bytes += turn.read_bytes;
-                    self.counters.written_bytes += turn.written_bytes;
-                    if peer.has_had(&turn, &self.config, &mut self.counters) {
-                        n += 1;
-                    } else {
-                        self.active.swap_remove(n);
-                    }
-                    if let Some(lack) = lack {
-                        self.make_room(index, lack.bytes, clock());
-                    }
-                }
-                Err(violation) => {
-                    work += 1;
-                    self.cut_off(index, violation);
-                }
-            }
+            work += self.serve(index, store, clock);
+        }
+        if work == 0 || self.due.len() > DUE_MAX {
+            self.settle();
         }
         self.counters.entries += u64::from(work);
         Ok(self.look_at_sockets(1 + work)? || work > 0)
+    }
+
+    /// Serves a client; returns what counts as work.
+    #[inline]
+    fn serve<S: Execute>(
+        &mut self,
+        index: usize,
+        store: &mut S,
+        clock: &impl Fn() -> Instant,
+    ) -> u32 {
+        let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else {
+            return 0;
+        };
+        let Some(ring) = &mut peer.ring else {
+            return 0;
+        };
+        let mut shared = Shared {
+            store,
+            clock,
+            now: &mut self.now,
+            is_restricted: self.config.authorize.is_some(),
+            assembly_free: &mut self.assembly_free,
+            scratch: &mut self.scratch,
+            batch: &mut self.batch,
+        };
+        match ring.turn(&mut shared) {
+            Ok(turn) => {
+                let lack = ring.lack();
+                let bytes = turn.read_bytes + turn.written_bytes;
+                self.counters.read_bytes += turn.read_bytes;
+                self.counters.written_bytes += turn.written_bytes;
+                peer.notify(&turn, &mut self.counters);
+                if turn.entries > 0 {
+                    peer.served = self.polled.rounds();
+                    self.due.push(index);
+                }
+                self.polled.served(index, bytes);
+                if let Some(lack) = lack {
+                    self.make_room(index, lack.bytes, clock());
+                }
+                turn.entries
+            }
+            Err(violation) => {
+                self.cut_off(index, violation);
+                1
+            }
+        }
     }
 
     /// Returns true if a client has something for [`Server::turn`]. If none has, it does what else
@@ -246,29 +275,45 @@ impl Server {
     /// Those of the operating system on the node's own descriptors.
     #[inline]
     pub fn look(&mut self) -> io::Result<bool> {
-        let has_entry = |&index: &usize| {
-            let ring = self.peers[index]
-                .as_ref()
-                .and_then(|peer| peer.ring.as_ref());
-            ring.is_some_and(Ring::has_entry)
-        };
-        if self.active.iter().any(has_entry) {
+        self.found = self.find();
+        if self.found.is_some() {
             return Ok(true);
         }
-        let mut n = 0;
-        while let Some(&index) = self.active.get(n) {
-            let is_polled = self.peers[index].as_mut().is_some_and(|peer| {
-                let turn = peer.ring.as_mut().map(Ring::rest).unwrap_or_default();
-                peer.has_had(&turn, &self.config, &mut self.counters)
-            });
-            if is_polled {
-                n += 1;
-            } else {
-                self.active.swap_remove(n);
-            }
-        }
+        self.settle();
         self.look_at_sockets(1)?;
         Ok(false)
+    }
+
+    /// Returns a client that has an entry.
+    #[inline]
+    fn find(&mut self) -> Option<usize> {
+        self.polled.find(|index| has_entry(&self.peers, index))
+    }
+
+    /// Notifies the clients that got completions, if they sleep.
+    #[inline]
+    fn settle(&mut self) {
+        for index in self.due.drain(..) {
+            if let Some(peer) = &mut self.peers[index] {
+                // With the fence only now, when the client has what it waits for.
+                let turn = peer.ring.as_mut().map(Ring::rest).unwrap_or_default();
+                peer.notify(&turn, &mut self.counters);
+            }
+        }
+    }
+
+    /// Stops polling the clients that had nothing for long.
+    fn park_idle(&mut self) {
+        let round = self.polled.rounds();
+        let (peers, idle) = (&mut self.peers, u64::from(self.config.idle_turns));
+        self.polled.retain(|index| {
+            let Some(peer) = &mut peers[index] else {
+                return false;
+            };
+            let is_idle = round - peer.served >= idle;
+            peer.is_polled = !(is_idle && peer.ring.as_ref().is_none_or(Ring::park));
+            peer.is_polled
+        });
     }
 
     /// Looks at the sockets if so much work makes it due; returns whether something came.
@@ -279,6 +324,7 @@ impl Server {
             return Ok(false);
         }
         self.countdown = EVENTS_EVERY;
+        self.park_idle();
         self.events(Some(Duration::ZERO))
     }
 
@@ -298,15 +344,16 @@ impl Server {
     /// descriptors at once, until [`AsFd::as_fd`] can be read. Returns false if there is something
     /// to do already. Afterwards, [`Server::wake`].
     pub fn prepare_to_sleep(&mut self) -> bool {
+        self.settle();
         let peers = &mut self.peers;
-        self.active.retain(|&index| {
+        self.polled.retain(|index| {
             let Some(peer) = &mut peers[index] else {
                 return false;
             };
-            peer.is_active = !peer.ring.as_ref().is_some_and(Ring::park);
-            peer.is_active
+            peer.is_polled = !peer.ring.as_ref().is_some_and(Ring::park);
+            peer.is_polled
         });
-        self.active.is_empty()
+        self.polled.is_empty()
     }
 
     /// Takes what came over the sockets, after [`Server::prepare_to_sleep`].
@@ -324,7 +371,7 @@ impl Server {
 
     /// Returns how many clients are polled.
     pub fn clients_polled(&self) -> usize {
-        self.active.len()
+        self.polled.len()
     }
 
     /// Returns what the node did.
@@ -398,8 +445,8 @@ impl Server {
             let peer = Some(Peer {
                 socket,
                 ring: None,
-                idle: 0,
-                is_active: false,
+                served: 0,
+                is_polled: false,
             });
             match self.peers.get_mut(index) {
                 Some(place) => *place = peer,
@@ -437,10 +484,10 @@ impl Server {
                 }
                 (Received::Message(Message::Notify), Some(ring)) => {
                     ring.unpark();
-                    peer.idle = 0;
-                    if !std::mem::replace(&mut peer.is_active, true) {
+                    peer.served = self.polled.rounds();
+                    if !std::mem::replace(&mut peer.is_polled, true) {
                         self.counters.wakeups += 1;
-                        self.active.push(index);
+                        self.polled.add(index);
                     }
                 }
                 (Received::Message(Message::Attach { space, capability }), Some(ring)) => {
@@ -493,8 +540,9 @@ impl Server {
         };
         let sent = rendezvous::send_with(&peer.socket, &message, ring.memory().fd());
         peer.ring = Some(ring);
-        peer.is_active = true;
-        self.active.push(index);
+        peer.is_polled = true;
+        peer.served = self.polled.rounds();
+        self.polled.add(index);
         match sent {
             Ok(()) => self.counters.connected += 1,
             Err(_) => self.remove(index),
@@ -543,7 +591,7 @@ impl Server {
 
     /// Forgets a client. That closes its socket, which also takes it out of the epoll set.
     fn remove(&mut self, index: usize) {
-        self.active.retain(|&active| active != index);
+        self.polled.remove(index);
         if let Some(ring) = self.peers[index].take().and_then(|peer| peer.ring) {
             self.region_free += ring.memory().len() as u64;
             self.assembly_free += ring.assembly_bytes();
@@ -572,6 +620,14 @@ impl fmt::Debug for Server {
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns true if a client has an entry.
+#[inline]
+fn has_entry(peers: &[Option<Peer>], index: usize) -> bool {
+    let peer = peers.get(index).and_then(Option::as_ref);
+    peer.and_then(|peer| peer.ring.as_ref())
+        .is_some_and(Ring::has_entry)
 }
 
 fn bind(path: &Path) -> io::Result<OwnedFd> {

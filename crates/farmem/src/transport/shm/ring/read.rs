@@ -23,13 +23,13 @@ impl Ring {
     ) -> Result<(), Violation> {
         let mut done = 0;
         while done < count {
-            let entry = self.batch[at + done];
+            let entry = shared.batch[at + done];
             if done + 1 == count || entry.length > LOOK_AHEAD_MAX {
                 let part = shared
                     .store
                     .part(entry.space(), entry.address, entry.length);
                 if !self.read_inline(&entry, part, shared)? {
-                    let next = self.batch[at + done + 1..at + count].first().copied();
+                    let next = shared.batch[at + done + 1..at + count].first().copied();
                     self.read_any(&entry, next.as_ref(), shared)?;
                 }
                 done += 1;
@@ -37,14 +37,14 @@ impl Ring {
             }
             // Refused ones end the look ahead, since what they need changes the store's borrow.
             let mut parts: [Option<Result<&[u8], Error>>; BATCH] = [None; BATCH];
-            for (part, entry) in parts.iter_mut().zip(&self.batch[at + done..at + count]) {
+            for (part, entry) in parts.iter_mut().zip(&shared.batch[at + done..at + count]) {
                 *part = shared
                     .store
                     .part(entry.space(), entry.address, entry.length);
             }
             let mut slow = None;
             for part in &parts[..count - done] {
-                let entry = self.batch[at + done];
+                let entry = shared.batch[at + done];
                 done += 1;
                 if !self.read_inline(&entry, *part, shared)? {
                     slow = Some(entry);

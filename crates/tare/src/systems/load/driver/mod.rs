@@ -8,7 +8,7 @@ mod tool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::bail;
 use rustix::process::{kill_process, Signal};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 use rustix::time::{clock_gettime, ClockId};
@@ -29,6 +29,10 @@ pub(in crate::systems) const DOCUMENT: &str = "/index.html";
 
 /// The longest time for writing the keys before a trial.
 const FILL_MAX: Duration = Duration::from_secs(60);
+
+/// The time of all warm-ups in which nothing is served, and the least time of a repeated one.
+const WARM_UP_MAX: Duration = Duration::from_secs(5);
+const WARM_UP_AGAIN: Duration = Duration::from_millis(10);
 
 /// The time that a response may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -187,7 +191,7 @@ impl Workload for Load {
     fn longest(parameters: &LoadParameters) -> Duration {
         // A generator that takes a number of requests may be slower than the one that measured the
         // server's rate.
-        FILL_MAX + parameters.warm_up + parameters.duration * 20
+        FILL_MAX + parameters.warm_up + WARM_UP_MAX * 2 + parameters.duration * 20
     }
 
     fn run(parameters: LoadParameters, agent: &mut Agent) -> Result<LoadTrial, TrialError> {
@@ -198,8 +202,9 @@ impl Workload for Load {
         pin(own_cpu)?;
         own::prepare(&server, &parameters)?;
         parameters.generator.prepare(&server, &parameters)?;
-        let closed = own::load(&server, &parameters, Pace::Closed, parameters.warm_up)?;
-        let closed_rate = closed_rate(&closed)?;
+        let closed_rate = closed_rate(parameters.warm_up, |duration| {
+            own::load(&server, &parameters, Pace::Closed, duration)
+        })?;
         agent.start()?;
         let served_before = server.served()?;
         let server_before = server.processor_time()?;
@@ -254,16 +259,31 @@ pub(in crate::systems) fn examine_size(name: &str, size: Bytes) -> Result<(), Mi
     }
 }
 
-/// Returns the requests per second of the warm-up.
+/// Returns the requests per second of the warm-up, which `load` does for so long. Where a busy
+/// machine lets nothing be served in that time, it is repeated with twice the time.
 ///
 /// # Errors
-/// There were none, so that no rate of an open loop follows.
-fn closed_rate(closed: &Record) -> anyhow::Result<f64> {
-    let rate = closed.rate().filter(|&rate| rate > 0.0);
-    rate.context(
-        "no request was served in the warm-up: this machine is too busy for it; give a longer \
-         warm_up",
-    )
+/// That of `load`; or nothing was served in [`WARM_UP_MAX`], so that no rate of an open loop
+/// follows.
+fn closed_rate(
+    warm_up: Duration,
+    mut load: impl FnMut(Duration) -> anyhow::Result<Record>,
+) -> anyhow::Result<f64> {
+    let (mut duration, mut total) = (warm_up, Duration::ZERO);
+    loop {
+        if let Some(rate) = load(duration)?.rate().filter(|&rate| rate > 0.0) {
+            return Ok(rate);
+        }
+        total += duration;
+        if total >= WARM_UP_MAX {
+            bail!(
+                "no request was served in {:.1} s of warm-up: this machine is too busy for it; \
+                 give a longer warm_up",
+                total.as_secs_f64()
+            );
+        }
+        duration = (duration * 2).max(WARM_UP_AGAIN);
+    }
 }
 
 /// A trial of either kind of generator.
@@ -392,21 +412,37 @@ mod tests {
     use tare_lab::parameters::ParameterSet as _;
     use tare_lab::value::Parameters;
 
-    #[test]
-    fn a_warm_up_in_which_nothing_was_served_gives_no_rate() {
-        let of = |served: u64, seconds: u64| {
-            let duration = Duration::from_secs(seconds);
-            closed_rate(&Record {
-                served,
-                duration,
+    /// Returns the rate, and the durations of the warm-ups that it took, if the first `empty` of
+    /// them serve nothing.
+    fn rate_after(empty: usize, warm_up: Duration) -> (anyhow::Result<f64>, Vec<Duration>) {
+        let mut durations = Vec::new();
+        let rate = closed_rate(warm_up, |duration| {
+            durations.push(duration);
+            Ok(Record {
+                served: if durations.len() > empty { 10 } else { 0 },
+                duration: Duration::from_secs(2),
                 ..Record::default()
             })
-        };
-        for (served, seconds) in [(0, 1), (0, 0)] {
-            let error = of(served, seconds).unwrap_err().to_string();
+        });
+        (rate, durations)
+    }
+
+    #[test]
+    fn a_warm_up_in_which_nothing_was_served_is_repeated_and_gives_no_rate_in_the_end() {
+        let ms = Duration::from_millis;
+        let (rate, durations) = rate_after(0, ms(50));
+        assert_eq!((rate.unwrap(), durations), (5.0, vec![ms(50)]));
+        let (rate, durations) = rate_after(2, ms(50));
+        assert_eq!(rate.unwrap(), 5.0);
+        assert_eq!(durations, [ms(50), ms(100), ms(200)]);
+        for warm_up in [ms(0), ms(50), ms(7000)] {
+            let (rate, durations) = rate_after(usize::MAX, warm_up);
+            let error = rate.unwrap_err().to_string();
             assert!(error.contains("longer warm_up"), "{error}");
+            let total: Duration = durations.iter().sum();
+            let most = warm_up + WARM_UP_MAX * 2;
+            assert!((WARM_UP_MAX..=most).contains(&total), "{durations:?}");
         }
-        assert_eq!(of(10, 2).unwrap(), 5.0);
     }
 
     #[test]
