@@ -24,7 +24,7 @@ use super::storm::Storm;
 use super::threads::{Crew, Done, Work};
 use super::timing::{groups, median, too_few, Average, GROUP_MAX, TURN};
 use super::{
-    network, node, FarmemFigures, FarmemParameters, Switch, System, Transport, Wait, NODE,
+    network, node, FarmemFigures, FarmemParameters, Rings, Switch, System, Transport, Wait, NODE,
 };
 use crate::agent::Agent;
 use crate::systems::load::driver::pin;
@@ -218,17 +218,19 @@ fn fleet(
 ) -> anyhow::Result<Fleet> {
     if parameters.transport == Transport::Shm {
         let rings = parameters.rings(sessions);
-        let usual = shm::ClientConfig::busy();
-        let config = shm::ClientConfig {
+        let usual = shm::ClientConfig {
             // As over UDP.
             timeout: fleet::TIMEOUT,
-            // A thousand of the usual size would take 2 GiB.
-            data_bytes: if rings > 1 {
-                RING_DATA_BYTES
-            } else {
-                usual.data_bytes
+            ..shm::ClientConfig::busy()
+        };
+        let config = match parameters.rings {
+            Rings::One => usual,
+            // A thousand of the usual size would take 2 GiB, and nine pages for the rings of each.
+            Rings::Each => shm::ClientConfig {
+                entries: entries(parameters.outstanding, usual.entries),
+                data_bytes: RING_DATA_BYTES,
+                ..usual
             },
-            ..usual
         };
         let clients = (0..rings).map(|_| -> anyhow::Result<Box<dyn Channel>> {
             Ok(Box::new(shm::Client::connect(Path::new(node), &config)?))
@@ -256,6 +258,12 @@ fn fleet(
         Some(link) => fleet.open_on(link),
         None => fleet.open(),
     }
+}
+
+/// Returns the entries of a ring for so many operations on the way.
+fn entries(outstanding: usize, most: u32) -> u32 {
+    let least = u32::try_from(outstanding.next_power_of_two()).unwrap_or(most);
+    least.clamp(16, most)
 }
 
 /// Returns the MAC address that the node's side said.
