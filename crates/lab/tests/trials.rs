@@ -146,6 +146,16 @@ fn a_failed_trial_leaves_the_end_of_its_output_for_the_log() {
         String::from_utf8_lossy(&finished.log).contains("why"),
         "{finished:?}"
     );
+    // It comes long after the exit, as it may on a busy machine.
+    let late = shell(
+        "x=$(setsid sh -c '(sleep 0.3; echo why >&2) > /dev/null & echo started'); exit 1",
+        false,
+        LIMIT,
+    );
+    assert!(
+        String::from_utf8_lossy(&late.log).contains("why"),
+        "{late:?}"
+    );
     let flood = shell(
         "i=0; while [ $i -lt 20000 ]; do echo 'a line of complaint' >&2; i=$((i+1)); done; exit 1",
         true,
@@ -497,6 +507,12 @@ fn a_prepare_or_cleanup_that_fails_is_a_failed_trial_with_its_reason_and_output(
     assert_eq!(found, ["prepare: it exited with status 4", said]);
     let found = failing(vec![], command("echo why >&2; exit 5"), LIMIT);
     assert_eq!(found, ["cleanup: it exited with status 5", said]);
+    // It comes long after the exit, as it may on a busy machine.
+    let late = || command("(sleep 0.3; echo why >&2) > /dev/null & exit 6");
+    let found = failing(late(), vec![], LIMIT);
+    assert_eq!(found, ["prepare: it exited with status 6", said]);
+    let found = failing(vec![], late(), LIMIT);
+    assert_eq!(found, ["cleanup: it exited with status 6", said]);
     let hangs = || command("echo why >&2; sleep 200");
     for (prepare, cleanup, step) in [(hangs(), vec![], "prepare"), (vec![], hangs(), "cleanup")] {
         // A busy machine may not come to what is before it within the shorter limits.

@@ -167,6 +167,9 @@ fn measure(
         Ok(ended) => processes.outcome(metrics, &ended, time, parts[0].invocation.speaks_protocol),
         Err(reason) => Some(failed(reason)),
     };
+    if matches!(outcome, Some(Outcome::Failed { .. })) {
+        processes.take_last_errors();
+    }
     Finished {
         outcome,
         elapsed,
@@ -217,6 +220,9 @@ fn step(
         (Ok(ended), None) if ended[0].0.success() => return None,
         (Ok(ended), None) => Some(failed(format!("{name}: {}", describe(ended[0].0)))),
     };
+    if outcome.is_some() {
+        processes.take_last_errors();
+    }
     Some(Finished {
         outcome,
         elapsed: began.elapsed(),

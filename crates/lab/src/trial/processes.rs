@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::listen::{end_of, Captured, Event, Events};
-use super::watch::{Listening, Watch};
+use super::watch::{Listening, Watch, DRAIN_MAX};
 use crate::driver::Part;
 use crate::placement::Placement;
 use crate::protocol::{Command, Position};
@@ -240,6 +240,18 @@ impl Processes {
             ended.map_err(|error| format!("it could not be waited for: {error}"))
         });
         ended.collect()
+    }
+
+    /// Takes what the processes of a failed trial still say on standard error, until it is closed:
+    /// the reason is in there, and a busy machine may bring it long after the exit.
+    pub(super) fn take_last_errors(&mut self) {
+        let until = Instant::now() + DRAIN_MAX;
+        let left = || until.saturating_duration_since(Instant::now());
+        while let Ok((place, event)) = self.events.recv_timeout(left()) {
+            if matches!(event, Event::ErrorOutput(_)) {
+                self.watches[place].take(event, &mut |_| {});
+            }
+        }
     }
 
     /// Returns the notes of the processes; of those that do not measure under `role.name`.

@@ -16,7 +16,7 @@ pub(super) const EXIT_GRACE: Duration = Duration::from_secs(2);
 
 /// The time that the rest of its output may take to arrive once it is gone. It is in a pipe then,
 /// but the thread that reads it was seen not to run for half a second on a busy virtual machine.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
+pub(super) const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// One process of a trial, with what is known of it.
 pub(super) struct Watch {

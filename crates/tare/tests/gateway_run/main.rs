@@ -77,7 +77,14 @@ fn is_tested_with_changes(io: &str, cpus: &str, workers: usize) -> bool {
         return false;
     }
     let (sent, lost) = (count.sent, count.lost.len());
-    assert_eq!(lost, 0, "of {sent} over {io}\n{}", bed.log(0));
+    assert_eq!(
+        lost,
+        0,
+        "of {sent} over {io}, longest pause {:?}\n{:#?}\n{}",
+        count.longest_pause,
+        [0, 1].map(|side| bed.status(side)),
+        bed.log(0)
+    );
     assert!(
         sent > 2000 && spis.len() >= 3,
         "{sent} packets, {} SAs",

@@ -343,14 +343,18 @@ impl Testbed {
             let stop = Arc::clone(&stop);
             thread::spawn(move || {
                 let (mut seen, mut packet) = (HashSet::new(), [0; 2000]);
+                let (mut last, mut longest_gap) = (None, Duration::ZERO);
                 loop {
                     match end.recv(&mut packet) {
                         Ok(len) => {
+                            let now = Instant::now();
+                            let since = last.replace(now).map_or(Duration::ZERO, |at| now - at);
+                            longest_gap = longest_gap.max(since);
                             let n = u64::from_be_bytes(packet[..8].try_into().unwrap());
                             assert_eq!(len, 8 + (n * 577 % 1392) as usize);
                             assert!(seen.insert(n), "packet {n} came twice");
                         }
-                        Err(_) if stop.load(Ordering::Relaxed) => return seen,
+                        Err(_) if stop.load(Ordering::Relaxed) => return (seen, longest_gap),
                         Err(_) => {}
                     }
                 }
@@ -371,7 +375,8 @@ pub(crate) struct Traffic {
     pub(crate) stop: Arc<AtomicBool>,
     /// The times at which packets were sent, by their numbers.
     pub(crate) sending: Vec<JoinHandle<Vec<Instant>>>,
-    pub(crate) receiving: Vec<JoinHandle<HashSet<u64>>>,
+    /// The numbers that came, and the longest time without any.
+    pub(crate) receiving: Vec<JoinHandle<(HashSet<u64>, Duration)>>,
 }
 
 impl Traffic {
@@ -385,9 +390,10 @@ impl Traffic {
             .into_iter()
             .zip(self.receiving.into_iter().rev())
         {
-            let (times, seen) = (times.join().unwrap(), seen.join().unwrap());
+            let (times, (seen, longest_gap)) = (times.join().unwrap(), seen.join().unwrap());
             let pauses = times.windows(2).map(|pair| pair[1] - pair[0]);
-            count.longest_pause = pauses.max().unwrap_or_default().max(count.longest_pause);
+            let pause = pauses.max().unwrap_or_default().max(longest_gap);
+            count.longest_pause = count.longest_pause.max(pause);
             count.sent += times.len() as u64;
             let lost = (0..).zip(times).filter(|(n, _)| !seen.contains(n));
             count.lost.extend(lost.map(|(_, at)| at));
@@ -403,6 +409,7 @@ pub(crate) struct Count {
     pub(crate) sent: u64,
     /// The times at which those were sent that were lost.
     pub(crate) lost: Vec<Instant>,
+    /// The longest time in which none was sent, or none came: then a gateway stood still.
     pub(crate) longest_pause: Duration,
     /// Frames that the kernel dropped.
     pub(crate) dropped: u64,
