@@ -43,7 +43,7 @@ fn main() {
     let config = ServerConfig {
         clients_max: counts.iter().copied().max().unwrap_or(0),
         // All are polled, however long they are idle.
-        idle_turns: u32::MAX,
+        idle_rounds: u32::MAX,
         ..ServerConfig::new(1)
     };
     let server = Server::listen(&path, config).unwrap();

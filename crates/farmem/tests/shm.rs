@@ -475,7 +475,7 @@ fn no_wakeup_is_lost_in_either_direction() {
     // Both sides sleep as soon as they can, and the client's pauses are about as long as the node
     // takes to fall asleep.
     let mut node = Node::start(ServerConfig {
-        idle_turns: 3,
+        idle_rounds: 3,
         ..ServerConfig::new(1)
     });
     let config = ClientConfig {
@@ -517,7 +517,7 @@ fn no_wakeup_is_lost_in_either_direction() {
 #[test]
 fn idle_clients_are_not_polled_and_still_served() {
     let mut node = Node::start(ServerConfig {
-        idle_turns: 100,
+        idle_rounds: 100,
         ..ServerConfig::new(1)
     });
     let config = ClientConfig {

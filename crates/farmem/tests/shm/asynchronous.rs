@@ -40,7 +40,7 @@ fn sleep(client: &Client) {
 #[test]
 fn an_answer_that_comes_before_a_caller_sleeps_on_the_descriptor_wakes_it() {
     let mut node = Node::start(ServerConfig {
-        idle_turns: 3,
+        idle_rounds: 3,
         ..ServerConfig::new(1)
     });
     let mut client = node.connect();

@@ -408,7 +408,7 @@ fn a_client_that_falls_asleep_just_after_its_answer_is_notified_whatever_others_
 #[test]
 fn random_lines_that_change_under_the_node_disturb_no_other_client() {
     let mut node = Node::start(ServerConfig {
-        idle_turns: 1000,
+        idle_rounds: 1000,
         ..ServerConfig::new(1)
     });
     let stop = Arc::new(AtomicBool::new(false));

@@ -118,7 +118,7 @@ fn a_worker_does_not_sleep_on_the_descriptor_if_an_entry_is_there_already() {
 #[test]
 fn a_client_that_is_idle_while_another_is_not_is_no_longer_polled() {
     let (mut server, [mut busy, mut idle]) = node_and(ServerConfig {
-        idle_turns: 100,
+        idle_rounds: 100,
         ..ServerConfig::new(1)
     });
     let mut memory = store();

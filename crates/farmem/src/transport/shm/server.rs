@@ -58,7 +58,7 @@ pub struct ServerConfig {
     pub assembly_bytes_max: u64,
     /// Rounds through all clients after which one that had nothing is not polled any more but has
     /// to notify the node.
-    pub idle_turns: u32,
+    pub idle_rounds: u32,
     /// The check of capabilities; without it, each client may use each space.
     pub authorize: Option<Authorize>,
 }
@@ -71,7 +71,7 @@ impl ServerConfig {
             clients_max: 1024,
             region_bytes_max: 4 << 30,
             assembly_bytes_max: 2 << 30,
-            idle_turns: 1 << 16,
+            idle_rounds: 1 << 16,
             authorize: None,
         }
     }
@@ -305,7 +305,7 @@ impl Server {
     /// Stops polling the clients that had nothing for long.
     fn park_idle(&mut self) {
         let round = self.polled.rounds();
-        let (peers, idle) = (&mut self.peers, u64::from(self.config.idle_turns));
+        let (peers, idle) = (&mut self.peers, u64::from(self.config.idle_rounds));
         self.polled.retain(|index| {
             let Some(peer) = &mut peers[index] else {
                 return false;
