@@ -29,6 +29,8 @@ const LOSS_MAX: u64 = RATE / 100;
 /// Numbered packets in one direction at [`RATE`].
 struct Flow {
     stop: Arc<AtomicBool>,
+    /// Set when the sender has ended: it may have stood still before its last packet.
+    all_sent: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     sending: JoinHandle<u64>,
     receiving: JoinHandle<Arrived>,
@@ -45,7 +47,7 @@ struct Arrived {
 
 impl Flow {
     fn start(from: UdpSocket, to: UdpSocket) -> Flow {
-        let stop = Arc::new(AtomicBool::new(false));
+        let [stop, all_sent] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let address = to.local_addr().unwrap();
         let stopped = Arc::clone(&stop);
         let sent = Arc::new(AtomicU64::new(0));
@@ -69,16 +71,19 @@ impl Flow {
         // Room for what waits while the test itself does not run.
         set_socket_recv_buffer_size_force(&to, 256 << 20).unwrap();
         to.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        let stopped = Arc::clone(&stop);
+        let is_all_sent = Arc::clone(&all_sent);
         let receiving = thread::spawn(move || {
             let mut packet = [0; 64];
             let (mut arrived, mut last) = (Arrived::default(), None::<Instant>);
+            let mut is_last_wait = false;
             loop {
                 if to.recv(&mut packet).is_err() {
                     // Nothing came for a second.
-                    if stopped.load(Ordering::Relaxed) {
+                    if is_last_wait {
                         return arrived;
                     }
+                    // The last packet has a whole second from now.
+                    is_last_wait = is_all_sent.load(Ordering::Relaxed);
                     continue;
                 }
                 let now = Instant::now();
@@ -93,6 +98,7 @@ impl Flow {
         });
         Flow {
             stop,
+            all_sent,
             sent,
             sending,
             receiving,
@@ -109,6 +115,7 @@ impl Flow {
     fn end(self) -> (u64, Vec<u64>, Duration) {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.sending.join().unwrap();
+        self.all_sent.store(true, Ordering::Relaxed);
         let arrived = self.receiving.join().unwrap();
         if let (Some(first), Some(last)) = (arrived.twice.first(), arrived.twice.last()) {
             panic!(

@@ -80,8 +80,9 @@ fn is_tested_with_changes(io: &str, cpus: &str, workers: usize) -> bool {
     assert_eq!(
         lost,
         0,
-        "of {sent} over {io}, longest pause {:?}\n{:#?}\n{}",
+        "of {sent} over {io}, longest pause {:?}, sent {:?} before the end\n{:#?}\n{}",
         count.longest_pause,
+        count.lost.iter().map(Instant::elapsed).collect::<Vec<_>>(),
         [0, 1].map(|side| bed.status(side)),
         bed.log(0)
     );

@@ -317,7 +317,7 @@ impl Testbed {
         for end in &ends {
             set_socket_recv_buffer_size_force(end, 64 << 20).unwrap();
         }
-        let stop = Arc::new(AtomicBool::new(false));
+        let [stop, all_sent] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let addresses = [1, 0].map(|side: usize| ends[side].local_addr().unwrap());
         let senders = ends.each_ref().map(|end| end.try_clone().unwrap());
         let mut sending = Vec::new();
@@ -340,10 +340,11 @@ impl Testbed {
         }
         let receiving = ends.map(|end| {
             end.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-            let stop = Arc::clone(&stop);
+            let all_sent = Arc::clone(&all_sent);
             thread::spawn(move || {
                 let (mut seen, mut packet) = (HashSet::new(), [0; 2000]);
                 let (mut last, mut longest_gap) = (None, Duration::ZERO);
+                let mut is_last_wait = false;
                 loop {
                     match end.recv(&mut packet) {
                         Ok(len) => {
@@ -354,8 +355,9 @@ impl Testbed {
                             assert_eq!(len, 8 + (n * 577 % 1392) as usize);
                             assert!(seen.insert(n), "packet {n} came twice");
                         }
-                        Err(_) if stop.load(Ordering::Relaxed) => return (seen, longest_gap),
-                        Err(_) => {}
+                        Err(_) if is_last_wait => return (seen, longest_gap),
+                        // The last packet has a whole second from now.
+                        Err(_) => is_last_wait = all_sent.load(Ordering::Relaxed),
                     }
                 }
             })
@@ -363,6 +365,7 @@ impl Testbed {
         Traffic {
             dropped: self.dropped_by_kernel(),
             stop,
+            all_sent,
             sending,
             receiving: receiving.into(),
         }
@@ -373,6 +376,8 @@ pub(crate) struct Traffic {
     /// The frames that the kernel had dropped before.
     dropped: u64,
     pub(crate) stop: Arc<AtomicBool>,
+    /// Set when no sender runs: one that was stopped may have stood still before its last packet.
+    all_sent: Arc<AtomicBool>,
     /// The times at which packets were sent, by their numbers.
     pub(crate) sending: Vec<JoinHandle<Vec<Instant>>>,
     /// The numbers that came, and the longest time without any.
@@ -383,14 +388,16 @@ impl Traffic {
     /// Ends it, and counts.
     pub(crate) fn end(self, bed: &Testbed) -> Count {
         self.stop.store(true, Ordering::Relaxed);
-        let mut count = Count::default();
-        // Received is what the other end sent.
-        for (times, seen) in self
+        let sent = self
             .sending
             .into_iter()
-            .zip(self.receiving.into_iter().rev())
-        {
-            let (times, (seen, longest_gap)) = (times.join().unwrap(), seen.join().unwrap());
+            .map(|sender| sender.join().unwrap());
+        let sent: Vec<Vec<Instant>> = sent.collect();
+        self.all_sent.store(true, Ordering::Relaxed);
+        let mut count = Count::default();
+        // Received is what the other end sent.
+        for (times, seen) in sent.into_iter().zip(self.receiving.into_iter().rev()) {
+            let (seen, longest_gap) = seen.join().unwrap();
             let pauses = times.windows(2).map(|pair| pair[1] - pair[0]);
             let pause = pauses.max().unwrap_or_default().max(longest_gap);
             count.longest_pause = count.longest_pause.max(pause);
