@@ -10,25 +10,29 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
+use rustix::process::{getegid, kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 
 use crate::descendants::{Descendants, MARK};
 use crate::driver::{Invocation, Role};
 use crate::leftovers::Folder;
-use crate::usage::{self, Usage};
+use crate::usage::{self, Inherited, Usage};
 
 /// A place for the roles of one trial. When it is dropped, no process of the trial is left.
 pub trait Placement {
-    /// Starts the process of a role, with a standard input if it is to take commands.
+    /// Starts the process of a role.
     ///
     /// # Errors
     /// It could not be started.
-    fn spawn(
-        &mut self,
-        role: &Role,
-        invocation: &Invocation,
-        takes_commands: bool,
-    ) -> io::Result<Agent>;
+    fn spawn(&mut self, role: &Role, invocation: &Invocation, needs: Needs) -> io::Result<Agent>;
+}
+
+/// The properties that the process of a role must have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// True if it takes commands, and so has a standard input.
+    pub commands: bool,
+    /// True if its peak memory is measured, for which starting it may take longer.
+    pub peak_memory: bool,
 }
 
 /// A process of a trial that is under way.
@@ -82,15 +86,10 @@ impl Local {
     }
 }
 
-impl Placement for Local {
-    fn spawn(
-        &mut self,
-        _role: &Role,
-        invocation: &Invocation,
-        takes_commands: bool,
-    ) -> io::Result<Agent> {
+impl Local {
+    fn command(&self, invocation: &Invocation, needs: Needs) -> Command {
         let mut command = Command::new(&invocation.program);
-        let stdin = match takes_commands {
+        let stdin = match needs.commands {
             true => Stdio::piped(),
             false => Stdio::null(),
         };
@@ -108,9 +107,36 @@ impl Placement for Local {
         if let Some(directory) = &invocation.directory {
             command.current_dir(directory);
         }
-        // Read before the child exists: it starts with this process's peak memory as its own.
-        let memory_floor = usage::memory_floor();
-        let mut child = command.spawn()?;
+        command
+    }
+
+    /// Starts a process that inherits little memory, if that is possible; returns how much, too.
+    fn fork(
+        &self,
+        invocation: &Invocation,
+        needs: Needs,
+        inherited: Inherited,
+    ) -> io::Result<(Child, Option<u64>)> {
+        // The group does not change, but where one is given the standard library forks, in place
+        // of `posix_spawn(3)`.
+        let mut command = self.command(invocation, needs);
+        if let Ok(child) = command.gid(getegid().as_raw()).spawn() {
+            return Ok((child, Some(inherited.by_fork)));
+        }
+        // Setting a group is refused in a user namespace that does not have it.
+        let child = self.command(invocation, needs).spawn()?;
+        Ok((child, Some(inherited.by_posix_spawn)))
+    }
+}
+
+impl Placement for Local {
+    fn spawn(&mut self, _role: &Role, invocation: &Invocation, needs: Needs) -> io::Result<Agent> {
+        // Read before the child exists.
+        let inherited = needs.peak_memory.then(Inherited::now).flatten();
+        let (mut child, inherited) = match inherited {
+            None => (self.command(invocation, needs).spawn()?, None),
+            Some(inherited) => self.fork(invocation, needs, inherited)?,
+        };
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let id = Pid::from_child(&child);
@@ -118,7 +144,7 @@ impl Placement for Local {
         let group = Group {
             child: Some(child),
             id,
-            memory_floor,
+            inherited,
         };
         let process = pidfd_open(id, PidfdFlags::empty())?;
         let exit = move || {
@@ -140,7 +166,8 @@ struct Group {
     /// `None` once it is reaped.
     child: Option<Child>,
     id: Pid,
-    memory_floor: Option<u64>,
+    /// The peak memory that it inherited, in bytes; `None` if it is not measured.
+    inherited: Option<u64>,
 }
 
 impl Process for Group {
@@ -152,7 +179,7 @@ impl Process for Group {
 
     fn reap(&mut self) -> io::Result<(ExitStatus, Usage)> {
         let child = self.child.take().ok_or(io::ErrorKind::InvalidInput)?;
-        usage::reap(child, self.memory_floor)
+        usage::reap(child, self.inherited)
     }
 }
 

@@ -24,6 +24,7 @@ use crate::experiment::Metric;
 use crate::extract::Stream;
 use crate::placement::Placement;
 use crate::sample::Outcome;
+use crate::usage::PEAK_MEMORY;
 
 /// The counter of bytes that a program without the protocol wrote to its standard output.
 pub const STDOUT_BYTES: &str = "stdout_bytes";
@@ -146,6 +147,8 @@ fn measure(
     let listening = Listening {
         keep_output: taken_from(Stream::Stdout),
         keep_errors: taken_from(Stream::Stderr),
+        peak_memory: (metrics.iter())
+            .any(|metric| metric.name == PEAK_MEMORY && metric.from.is_none()),
         leave_group: false,
     };
     let began = Instant::now();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::listen::{end_of, Captured, Event, Events};
 use super::watch::{Listening, Watch, DRAIN_MAX};
 use crate::driver::Part;
-use crate::placement::Placement;
+use crate::placement::{Needs, Placement};
 use crate::protocol::{Command, Position};
 use crate::usage::Usage;
 
@@ -91,8 +91,12 @@ impl Processes {
                 (true, 0) => Position::Measures,
                 (true, _) => Position::Serves,
             };
+            let needs = Needs {
+                commands: several,
+                peak_memory: listening.peak_memory,
+            };
             let agent = placement
-                .spawn(&part.role, invocation, several)
+                .spawn(&part.role, invocation, needs)
                 .map_err(|error| {
                     let program = invocation.program.display();
                     let of_role = match several {

@@ -49,6 +49,8 @@ pub(super) struct Listening {
     pub(super) keep_output: bool,
     /// True if its standard error is.
     pub(super) keep_errors: bool,
+    /// True if its peak memory is measured.
+    pub(super) peak_memory: bool,
     /// True if what it started may go on when it has exited.
     pub(super) leave_group: bool,
 }

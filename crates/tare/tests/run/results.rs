@@ -354,3 +354,31 @@ fn a_run_without_claims_prints_the_figures_of_its_cells() {
     assert!(said.ends_with("No claim was judged\n"), "{said}");
     assert!(!run("doors.toml").contains("time in ms"), "a claim says it");
 }
+
+#[test]
+fn peak_memory_is_known_of_programs_smaller_than_this_one() {
+    let folder = folder();
+    let experiment = r#"
+[[experiment]]
+id      = "memory/small"
+title   = "Memory"
+source  = "the test"
+driver  = "command"
+fixed   = { command = "sh -c 'head -c {bytes} /dev/zero | tail -c {bytes} > /dev/null'" }
+matrix  = { bytes = [3000000, 30000000] }
+metrics = [{ name = "peak_memory", unit = "MB", better = "lower" }]
+"#;
+    fs::write(folder.path().join("small.toml"), experiment).unwrap();
+    let run = ["run", "small.toml", "--rounds", "2", "--out", "r", "--json"];
+    let done = output(folder.path(), &run);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let peak = |cell: usize| {
+        let cell = &result["experiments"][0]["cells"][cell];
+        cell["median"]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{result:#}"))
+    };
+    assert!((3.0..8.0).contains(&peak(0)), "{}", peak(0));
+    assert!((30.0..50.0).contains(&peak(1)), "{}", peak(1));
+}
