@@ -507,7 +507,9 @@ fn the_status_has_all_exits_and_what_they_cost_and_a_variant_for_comparison_warn
     --metrics 127.0.0.1:9303
 curl -sk -m 20 https://10.77.0.2/page
 await '"closed":1,'
-"$TARE" cvm status "$PWD/status.sock" | grep ^exits
+shown() { "$TARE" cvm status "$PWD/status.sock" > shown.txt 2> /dev/null; }
+soon shown
+grep ^exits shown.txt
 curl -s -m 20 http://127.0.0.1:9303/metrics > page.txt
 grep -c '^tare_cvm_halts_total [1-9]' page.txt
 promtool check metrics < page.txt
