@@ -63,7 +63,15 @@ impl Polled {
 
     /// Removes those for which `keep` returns false.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
-        self.clients.retain(|&client| keep(client));
+        let (mut place, mut before) = (0, 0);
+        self.clients.retain(|&client| {
+            let is_kept = keep(client);
+            before += usize::from(!is_kept && place < self.at);
+            place += 1;
+            is_kept
+        });
+        // The next look is at the same client, so that none loses its turn.
+        self.at -= before;
     }
 
     /// Returns a client that has an entry; `None` if none has, of all of them.
@@ -235,6 +243,21 @@ mod tests {
             total += if n < 100 { 0 } else { looks };
         }
         assert!(total < 1900 * 12, "{total}");
+    }
+
+    #[test]
+    fn a_client_that_leaves_at_its_turn_takes_that_of_no_other() {
+        for count in [3, FEW + 1, 100] {
+            let mut polled = polled(count);
+            let mut seen = Vec::new();
+            while let Some(client) = polled.find_near(|_| true).filter(|_| polled.rounds() == 0) {
+                seen.push(client);
+                if client % 3 == 0 {
+                    polled.remove(client);
+                }
+            }
+            assert_eq!(seen, Vec::from_iter(0..count));
+        }
     }
 
     #[test]
