@@ -209,3 +209,36 @@ fn a_client_is_answered_in_the_middle_of_the_long_allocation_of_another() {
         assert!(memory.counts().entries[0] > PAGES - 64);
     }
 }
+
+#[test]
+fn a_client_that_is_not_polled_is_answered_while_the_write_of_another_waits_for_room() {
+    let (mut server, [mut slow, mut quick]) = node_and(ServerConfig {
+        assembly_bytes_max: 1 << 20,
+        ..ServerConfig::new(1)
+    });
+    let mut memory = store();
+    // No time goes by, so that it waits for ever.
+    let clock = || tare_sim::Instant::ZERO;
+    assert!(server.prepare_to_sleep());
+    let write = Operation::Write {
+        address: BASE,
+        data: &vec![1; 2 << 20],
+        guard: None,
+    };
+    slow.submit(SpaceId(1), &write).unwrap();
+    slow.progress(Duration::ZERO).unwrap();
+    server.wake().unwrap();
+    for _ in 0..10 {
+        server.turn(&mut memory, &clock).unwrap();
+        server.wait(Some(Duration::from_secs(1))).unwrap();
+    }
+    assert_eq!(server.clients_polled(), 1);
+    submit(&mut quick);
+    let mut turns = 0;
+    while server.counters().entries == 0 {
+        server.wait(Some(Duration::from_secs(1))).unwrap();
+        server.turn(&mut memory, &clock).unwrap();
+        turns += 1;
+    }
+    assert!(turns <= 2, "{turns}");
+}

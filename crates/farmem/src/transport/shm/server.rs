@@ -334,10 +334,12 @@ impl Server {
     /// # Errors
     /// Those of the operating system on the node's own descriptors.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        if self.prepare_to_sleep() {
-            self.events(timeout)?;
-        }
-        Ok(())
+        let timeout = match self.prepare_to_sleep() {
+            true => timeout,
+            // An entry may have to wait, and all clients without one must notify the node by now.
+            false => Some(Duration::ZERO),
+        };
+        self.events(timeout).map(drop)
     }
 
     /// Asks all clients to notify the node from now on, for a caller that waits for this and other
