@@ -110,6 +110,16 @@ impl SharedMemory {
         Window::new(self.gate.as_ref(), false)
     }
 
+    /// Gives the pages back to the system, also if the other side keeps the file. All bytes are 0
+    /// then, and those that are touched take memory again.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub fn discard(&self) -> Result<(), Error> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fs::fallocate(&self.fd, flags, 0, self.len as u64).map_err(Error::os("fallocate"))
+    }
+
     /// Returns the file descriptor, to be sent to the other side.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -588,3 +588,26 @@ fn a_write_for_which_there_is_never_room_is_refused_and_holds_up_no_one() {
     assert!(out[..1 << 20].iter().all(|&byte| byte == 3));
     assert!(out[1 << 20..].iter().all(|&byte| byte == 0));
 }
+
+#[test]
+fn a_client_that_is_gone_keeps_no_memory_of_the_node() {
+    let node = Node::start(ServerConfig::new(1));
+    for is_cut_off in [false, true] {
+        let hostile = Hostile::with_data(&node.path, 1 << 20);
+        if is_cut_off {
+            net::send(&hostile.socket, &[9], SendFlags::empty()).unwrap();
+            assert_eq!(hostile.end(), Violation::Message as u8);
+        }
+        // It keeps the region itself.
+        let Hostile { socket, memory, .. } = hostile;
+        drop(socket);
+        let start = Instant::now();
+        while rustix::fs::fstat(memory.fd()).unwrap().st_blocks > 0 {
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "the node pays for it"
+            );
+            thread::yield_now();
+        }
+    }
+}

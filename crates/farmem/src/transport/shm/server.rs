@@ -595,7 +595,10 @@ impl Server {
     fn remove(&mut self, index: usize) {
         self.polled.remove(index);
         if let Some(ring) = self.peers[index].take().and_then(|peer| peer.ring) {
-            self.region_free += ring.memory().len() as u64;
+            // A client that keeps the region has it at its own expense from now on.
+            let _ = ring.memory().discard();
+            let bytes = ring.memory().len() as u64;
+            self.region_free += bytes;
             self.assembly_free += ring.assembly_bytes();
         }
     }
