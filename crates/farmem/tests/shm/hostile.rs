@@ -19,6 +19,33 @@ const DATA: u32 = 64 << 10;
 const FIRST: u32 = u32::MAX - 999;
 const RING: usize = 256;
 
+/// Connects, and says nothing.
+fn silent(path: &Path) -> OwnedFd {
+    let kind = SocketType::SEQPACKET;
+    let socket = net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+/// Connects, and asks for a region with so many bytes of data.
+fn greet(path: &Path, data: u32) -> OwnedFd {
+    let socket = silent(path);
+    let mut hello = [0; 32];
+    hello[0] = 1;
+    hello[8..16].copy_from_slice(b"tare-shm");
+    for (at, value) in [(16, 1), (20, ENTRIES), (24, data)] {
+        hello[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    net::sendmsg(
+        &socket,
+        &[IoSlice::new(&hello)],
+        &mut Default::default(),
+        SendFlags::empty(),
+    )
+    .unwrap();
+    socket
+}
+
 struct Hostile {
     socket: OwnedFd,
     memory: SharedMemory,
@@ -32,23 +59,11 @@ impl Hostile {
 
     /// Connects with a data area of so many bytes.
     fn with_data(path: &Path, data: u32) -> Hostile {
-        let kind = SocketType::SEQPACKET;
-        let socket =
-            net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
-        net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-        let mut hello = [0; 32];
-        hello[0] = 1;
-        hello[8..16].copy_from_slice(b"tare-shm");
-        for (at, value) in [(16, 1), (20, ENTRIES), (24, data)] {
-            hello[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        }
-        net::sendmsg(
-            &socket,
-            &[IoSlice::new(&hello)],
-            &mut Default::default(),
-            SendFlags::empty(),
-        )
-        .unwrap();
+        Hostile::welcomed(greet(path, data))
+    }
+
+    /// Takes the region that the node sends.
+    fn welcomed(socket: OwnedFd) -> Hostile {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [0; 64];
@@ -610,4 +625,36 @@ fn a_client_that_is_gone_keeps_no_memory_of_the_node() {
             thread::yield_now();
         }
     }
+}
+
+#[test]
+fn few_long_regions_are_made_and_given_back_between_two_looks_at_the_rings() {
+    const CLIENTS: u64 = 16;
+    const BYTES: u32 = 8 << 20;
+    const MOST: u64 = 6;
+    let path = socket_path();
+    let mut server = Server::listen(&path, ServerConfig::new(1)).unwrap();
+    let sockets = [(); CLIENTS as usize].map(|()| greet(&path, BYTES));
+    while (server.clients() as u64) < CLIENTS {
+        server.wake().unwrap();
+    }
+    let mut before = server.counters();
+    while before.connected < CLIENTS {
+        server.wake().unwrap();
+        let after = server.counters();
+        assert!((1..=MOST).contains(&(after.connected - before.connected)));
+        before = after;
+    }
+    let clients = sockets.map(Hostile::welcomed);
+    assert!(clients
+        .iter()
+        .all(|client| client.memory.len() > BYTES as usize));
+    drop(clients);
+    while before.gone < CLIENTS {
+        server.wake().unwrap();
+        let after = server.counters();
+        assert!((1..=MOST).contains(&(after.gone - before.gone)));
+        before = after;
+    }
+    assert_eq!(server.clients(), 0);
 }

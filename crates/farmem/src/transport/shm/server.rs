@@ -34,6 +34,10 @@ const EVENTS_MAX: usize = 64;
 const ACCEPTED_MAX: usize = 16;
 const MESSAGES_MAX: usize = 8;
 
+/// The bytes of regions after which no more are made or given back before the rings are looked at
+/// again, which wait for the kernel to zero or free them.
+const REGION_BYTES: u64 = 32 << 20;
+
 /// Work between looks at the sockets and for idle clients: turns without an entry, or entries.
 const EVENTS_EVERY: u32 = 4096;
 
@@ -149,6 +153,8 @@ pub struct Server {
     /// Those to which completions were stored since the last fence; perhaps more than once.
     due: Vec<usize>,
     region_free: u64,
+    /// Bytes of regions that are made or given back before the next look at the rings.
+    region_left: u64,
     assembly_free: u64,
     scratch: Vec<u8>,
     batch: Box<[Entry; BATCH]>,
@@ -172,6 +178,7 @@ impl Server {
         Ok(Server {
             paused_until: None,
             region_free: config.region_bytes_max,
+            region_left: REGION_BYTES,
             assembly_free: config.assembly_bytes_max,
             config,
             path: path.to_owned(),
@@ -405,6 +412,7 @@ impl Server {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
+        self.region_left = REGION_BYTES;
         for event in &events {
             match event.data.u64() {
                 LISTENER => self.accept()?,
@@ -475,8 +483,13 @@ impl Server {
             let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else {
                 return;
             };
+            // What is left over for that can still be read, and comes with the next events.
+            if peer.ring.is_none() && self.region_left == 0 {
+                return;
+            }
             match (rendezvous::receive(&peer.socket), &mut peer.ring) {
                 (Received::Nothing, _) => return,
+                (Received::End, Some(_)) if self.region_left == 0 => return,
                 (Received::End, _) => {
                     self.counters.gone += 1;
                     return self.remove(index);
@@ -536,7 +549,9 @@ impl Server {
             epoch: self.config.epoch,
             refusal: None,
         };
-        self.region_free -= layout.bytes() as u64;
+        let bytes = layout.bytes() as u64;
+        self.region_free -= bytes;
+        self.region_left = self.region_left.saturating_sub(bytes);
         let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
@@ -599,6 +614,7 @@ impl Server {
             let _ = ring.memory().discard();
             let bytes = ring.memory().len() as u64;
             self.region_free += bytes;
+            self.region_left = self.region_left.saturating_sub(bytes);
             self.assembly_free += ring.assembly_bytes();
         }
     }
