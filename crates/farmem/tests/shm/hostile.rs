@@ -658,3 +658,33 @@ fn few_long_regions_are_made_and_given_back_between_two_looks_at_the_rings() {
     }
     assert_eq!(server.clients(), 0);
 }
+
+#[test]
+fn of_the_silent_the_one_that_came_first_makes_room() {
+    let path = socket_path();
+    let mut server = Server::listen(
+        &path,
+        ServerConfig {
+            clients_max: 3,
+            ..ServerConfig::new(1)
+        },
+    )
+    .unwrap();
+    let first = [(); 3].map(|()| silent(&path));
+    server.wake().unwrap();
+    assert_eq!(server.clients(), 3);
+    // Its greeting is there, and the node looks at it after the next connection.
+    let greeted = greet(&path, DATA);
+    let last = silent(&path);
+    for _ in 0..2 {
+        server.wake().unwrap();
+    }
+    assert_eq!(server.counters().connected, 1);
+    let mut greeted = Hostile::welcomed(greeted);
+    greeted.entry(READ, 0, 0, [1, BASE, place(8, 0), 0, 0, 0, 0]);
+    let mut memory = store();
+    while server.counters().entries == 0 {
+        server.turn(&mut memory, &tare_sim::Instant::now).unwrap();
+    }
+    drop((first, last));
+}

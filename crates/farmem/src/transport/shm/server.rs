@@ -119,6 +119,8 @@ pub struct Counters {
 
 struct Peer {
     socket: OwnedFd,
+    /// The number of its connection.
+    number: u64,
     /// `None` until its first message.
     ring: Option<Ring>,
     /// The round in which it was last served, or began to be polled.
@@ -155,6 +157,8 @@ pub struct Server {
     region_free: u64,
     /// Bytes of regions that are made or given back before the next look at the rings.
     region_left: u64,
+    /// Connections so far.
+    accepted: u64,
     assembly_free: u64,
     scratch: Vec<u8>,
     batch: Box<[Entry; BATCH]>,
@@ -179,6 +183,7 @@ impl Server {
             paused_until: None,
             region_free: config.region_bytes_max,
             region_left: REGION_BYTES,
+            accepted: 0,
             assembly_free: config.assembly_bytes_max,
             config,
             path: path.to_owned(),
@@ -452,8 +457,10 @@ impl Server {
                 self.refuse(&socket, Refusal::Memory);
                 continue;
             }
+            self.accepted += 1;
             let peer = Some(Peer {
                 socket,
+                number: self.accepted,
                 ring: None,
                 served: 0,
                 is_polled: false,
@@ -596,14 +603,16 @@ impl Server {
         }
     }
 
-    /// Forgets a client that has not said anything yet, other than this one, which makes room for
-    /// another; returns false if there is none.
+    /// Forgets the client that has not said anything for longest, other than this one, which makes
+    /// room for another; returns false if there is none.
     fn remove_silent(&mut self, other_than: Option<usize>) -> bool {
-        let is_silent = |peer: &Option<Peer>| peer.as_ref().is_some_and(|it| it.ring.is_none());
-        let mut all = self.peers.iter().enumerate();
-        let silent = all.find(|(index, peer)| is_silent(peer) && Some(*index) != other_than);
-        let silent = silent.map(|(index, _)| index);
-        silent.map(|index| self.remove(index)).is_some()
+        let all = self.peers.iter().enumerate();
+        let all = all.filter_map(|(index, peer)| Some((index, peer.as_ref()?)));
+        let silent = all.filter(|(index, peer)| peer.ring.is_none() && Some(*index) != other_than);
+        // The greeting of one that came just now may be there already.
+        let first = silent.min_by_key(|(_, peer)| peer.number);
+        let first = first.map(|(index, _)| index);
+        first.map(|index| self.remove(index)).is_some()
     }
 
     /// Forgets a client. That closes its socket, which also takes it out of the epoll set.
