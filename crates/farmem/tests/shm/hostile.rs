@@ -688,3 +688,25 @@ fn of_the_silent_the_one_that_came_first_makes_room() {
     }
     drop((first, last));
 }
+
+#[test]
+fn an_entry_is_found_though_the_notification_had_no_room_among_capabilities() {
+    let path = socket_path();
+    let mut server = Server::listen(&path, ServerConfig::new(1)).unwrap();
+    let client = thread::spawn(move || Hostile::connect(&path));
+    while server.counters().connected == 0 {
+        server.wait(Some(Duration::from_secs(1))).unwrap();
+    }
+    let mut client = client.join().unwrap();
+    assert!(server.prepare_to_sleep());
+    let mut shown = [0; 48];
+    shown[0] = 4;
+    while net::send(&client.socket, &shown, SendFlags::DONTWAIT).is_ok() {}
+    client.entry(READ, 0, 0, [1, BASE, place(8, 0), 0, 0, 0, 0]);
+    let mut memory = store();
+    for _ in 0..1000 {
+        server.wake().unwrap();
+        server.turn(&mut memory, &tare_sim::Instant::now).unwrap();
+    }
+    assert_eq!(server.counters().entries, 1);
+}

@@ -504,15 +504,20 @@ impl Server {
                 (Received::Message(Message::Hello { version, layout }), None) => {
                     self.welcome(index, version, layout);
                 }
-                (Received::Message(Message::Notify), Some(ring)) => {
+                (
+                    Received::Message(message @ (Message::Notify | Message::Attach { .. })),
+                    Some(ring),
+                ) => {
+                    // Behind any message there may have been no room for a notification.
                     ring.unpark();
                     peer.served = self.polled.rounds();
                     if !std::mem::replace(&mut peer.is_polled, true) {
                         self.counters.wakeups += 1;
                         self.polled.add(index);
                     }
-                }
-                (Received::Message(Message::Attach { space, capability }), Some(ring)) => {
+                    let Message::Attach { space, capability } = message else {
+                        continue;
+                    };
                     let authorize = self.config.authorize.as_ref();
                     let allowed = authorize.is_none_or(|check| check(space, capability.bytes()));
                     if allowed && authorize.is_some() {
