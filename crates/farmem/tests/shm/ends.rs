@@ -150,6 +150,28 @@ fn an_answer_that_comes_after_the_timeout_is_not_that_to_the_next_capability() {
 }
 
 #[test]
+fn a_capability_that_could_not_be_shown_is_not_waited_for_later() {
+    let secret = Secret::new(&[1; 32]);
+    let node = Node::start(ServerConfig::with_secret(1, Secret::new(&[1; 32])));
+    let hasty = ClientConfig {
+        timeout: Duration::from_millis(1),
+        ..PATIENT
+    };
+    let mut hasty = Client::connect(&node.path, &hasty).unwrap();
+    let right = secret.capability(SpaceId(3));
+    node.pause.store(true, Ordering::Relaxed);
+    // More than the socket has room for.
+    for _ in 0..1500 {
+        let _ = hasty.attach(&right);
+    }
+    node.pause.store(false, Ordering::Relaxed);
+    let start = Instant::now();
+    while hasty.attach(&right) != Ok(true) {
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+}
+
+#[test]
 fn a_killed_client_under_load_disturbs_no_other() {
     let mut node = Node::start(ServerConfig::new(1));
     let mut client = node.connect();

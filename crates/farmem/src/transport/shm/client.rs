@@ -33,6 +33,10 @@ use crate::protocol::{Capability, Completion, Failure};
 /// Looks at a completion between looks at the clock.
 const SPINS: u32 = 512;
 
+/// Capabilities that were shown and not answered, at most: the socket has room for more, so that no
+/// message for which there is none is waited for.
+const SHOWN_MAX: u32 = 64;
+
 /// The time between looks at the socket while the node does not answer.
 const LIVENESS: Duration = Duration::from_millis(1);
 
@@ -193,12 +197,22 @@ impl Client {
     /// # Errors
     /// [`Failure::NodeGone`], or [`Failure::Timeout`].
     pub fn attach(&mut self, capability: &Capability) -> Result<bool, Failure> {
+        let deadline = Instant::now() + self.config.timeout;
+        while self.shown >= SHOWN_MAX {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !wait_readable(&self.socket, left).map_err(|_| Failure::NodeGone)? {
+                return Err(Failure::Timeout);
+            }
+            self.messages();
+            if self.is_gone {
+                return Err(Failure::NodeGone);
+            }
+        }
         let space = capability.space();
         let capability = Shown::new(capability.bytes());
         let message = Message::Attach { space, capability };
         rendezvous::send(&self.socket, &message).map_err(|_| Failure::NodeGone)?;
         self.shown += 1;
-        let deadline = Instant::now() + self.config.timeout;
         loop {
             match rendezvous::receive(&self.socket) {
                 // Those before it are of calls that did not wait for them.
