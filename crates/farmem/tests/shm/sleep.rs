@@ -242,3 +242,59 @@ fn a_client_that_is_not_polled_is_answered_while_the_write_of_another_waits_for_
     }
     assert!(turns <= 2, "{turns}");
 }
+
+#[test]
+fn a_client_waits_for_few_turns_of_one_whose_operations_take_long() {
+    const CLIENTS: usize = 100;
+    let path = socket_path();
+    let mut server = Server::listen(&path, ServerConfig::new(1)).unwrap();
+    let connect = move || {
+        let config = ClientConfig {
+            entries: 64,
+            data_bytes: 16 << 10,
+            ..PATIENT
+        };
+        [(); CLIENTS].map(|()| Client::connect(&path, &config).unwrap())
+    };
+    let clients = thread::spawn(connect);
+    while server.counters().connected < CLIENTS as u64 {
+        server.wait(Some(Duration::from_secs(1))).unwrap();
+    }
+    let mut memory = store();
+    let mut clients = clients.join().unwrap();
+    for client in &mut clients {
+        submit(client);
+        server.wake().unwrap();
+        answer(&mut server, &mut memory);
+        client.progress(Duration::ZERO).unwrap();
+        assert!(client.poll().is_some());
+    }
+    let [long, clients @ ..] = &mut clients;
+    // What an operation on a region takes is not in its length.
+    let flood = |long: &mut Client| {
+        while long.outstanding() < 64 {
+            let region = tare_farmem::operation::RegionId(1);
+            let map = Operation::Map { region, at: None };
+            long.submit(SpaceId(1), &map).unwrap();
+        }
+        long.progress(Duration::ZERO).unwrap();
+        while long.poll().is_some() {}
+    };
+    let mut most = 0;
+    for client in clients {
+        for _ in 0..5 {
+            flood(long);
+            server.turn(&mut memory, &tare_sim::Instant::now).unwrap();
+        }
+        submit(client);
+        let before = server.counters().entries;
+        while client.poll().is_none() {
+            flood(long);
+            server.turn(&mut memory, &tare_sim::Instant::now).unwrap();
+            client.progress(Duration::ZERO).unwrap();
+        }
+        most = most.max(server.counters().entries - before);
+    }
+    // A turn out of turn in each of two rounds, and its own, at most twice.
+    assert!(most <= 4 * 16 + 1, "{most}");
+}

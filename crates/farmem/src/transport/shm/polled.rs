@@ -135,7 +135,8 @@ impl Polled {
         Some(found)
     }
 
-    /// Takes note that a client was served, with so many bytes of data.
+    /// Takes note that a client was served, with so many bytes of data, or as many as take all
+    /// credit.
     #[inline]
     pub(super) fn served(&mut self, client: usize, bytes: u64) {
         if self.clients.len() <= FEW {

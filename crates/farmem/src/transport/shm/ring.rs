@@ -12,7 +12,7 @@ use tare_sim::Instant;
 pub(super) use self::assembly::victim;
 use self::assembly::{Assembly, Lack};
 use super::bell::Bell;
-use super::layout::{self, Entry, Layout, CLIENT, FIRST, NODE};
+use super::layout::{self, Entry, Layout, CLIENT, FIRST, NODE, RETRACTED};
 use super::{Violation, BATCH, PART_MAX};
 use crate::operation::SpaceId;
 use crate::protocol::codec::code;
@@ -64,6 +64,8 @@ impl<S, C: Fn() -> Instant> Shared<'_, S, C> {
 pub(super) struct Turn {
     /// Entries answered.
     pub(super) entries: u32,
+    /// Among them are some that may take long, whatever their bytes.
+    pub(super) is_long: bool,
     /// Bytes to be read and written.
     pub(super) read_bytes: u64,
     pub(super) written_bytes: u64,
@@ -166,6 +168,7 @@ impl Ring {
                 break;
             };
             turn.written_bytes += counted_bytes(&entry);
+            turn.is_long |= may_take_long(entry.code);
             self.complete(status, &[value]);
             at += 1;
         }
@@ -201,4 +204,19 @@ impl Ring {
 /// has no bound where the operation is refused.
 fn counted_bytes(entry: &Entry) -> u64 {
     entry.length.min(PART_MAX).into()
+}
+
+/// Returns true if an operation can take longer than a copy of its bytes: those on spaces,
+/// allocations and regions.
+fn may_take_long(code: u8) -> bool {
+    !matches!(
+        code,
+        code::READ
+            | code::WRITE
+            | code::COMPARE_AND_SWAP
+            | code::FETCH_ADD
+            | code::LOCK
+            | code::UNLOCK
+            | RETRACTED
+    )
 }

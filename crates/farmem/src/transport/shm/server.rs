@@ -259,7 +259,10 @@ impl Server {
         match ring.turn(&mut shared) {
             Ok(turn) => {
                 let lack = ring.lack();
-                let bytes = turn.read_bytes + turn.written_bytes;
+                let bytes = match turn.is_long {
+                    true => u64::MAX,
+                    false => turn.read_bytes + turn.written_bytes,
+                };
                 self.counters.read_bytes += turn.read_bytes;
                 self.counters.written_bytes += turn.written_bytes;
                 peer.notify(&turn, &mut self.counters);
