@@ -125,7 +125,15 @@ impl<S: Execute> Worker<S> {
             }
         }
         let end = Instant::now() + DRAIN;
-        while self.turn(false)?.received > 0 && Instant::now() < end {}
+        loop {
+            // As before a sleep: a source then looks at what it has been notified of too.
+            self.sources.iter().for_each(|source| {
+                source.descriptor();
+            });
+            if self.turn(false)?.received == 0 || Instant::now() >= end {
+                break;
+            }
+        }
         self.report();
         Ok(())
     }

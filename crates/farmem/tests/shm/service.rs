@@ -6,7 +6,7 @@ use rustix::event::{poll, PollFd, PollFlags};
 use tare_farmem::protocol::{
     self, Authentication, Capability, Node as ProtocolNode, NodeConfig, Secret,
 };
-use tare_farmem::serve::{FairMutex, Service, ShmSource, Source, UdpSource};
+use tare_farmem::serve::{FairMutex, Service, ShmSource, Source, Turn, UdpSource};
 use tare_farmem::session::{self, random_id, Options, Session};
 use tare_farmem::transport::{Faults, Waiting};
 
@@ -291,4 +291,81 @@ fn of_many_clients_each_is_served_while_others_always_have_entries() {
     floods.into_iter().for_each(|flood| flood.join().unwrap());
     let (counters, _) = node.stop();
     assert_eq!(counters.cut_off, 0, "{:?}", counters.last_violation);
+}
+
+/// A source whose worker the test can hold up.
+struct Held {
+    source: ShmSource,
+    shared: Arc<Hold>,
+}
+
+#[derive(Default)]
+struct Hold {
+    is_held: AtomicBool,
+    is_holding: AtomicBool,
+    /// Turns in which nothing came.
+    idle: AtomicU64,
+}
+
+impl Source<Store> for Held {
+    fn turn(
+        &mut self,
+        node: &FairMutex<ProtocolNode<Store>>,
+        wait: Duration,
+        waiting: Waiting,
+    ) -> std::io::Result<Turn> {
+        let hold = &self.shared;
+        if hold.is_held.load(Ordering::Relaxed) {
+            hold.is_holding.store(true, Ordering::Relaxed);
+            while hold.is_held.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            return Ok(Turn::default());
+        }
+        let turn = self.source.turn(node, wait, waiting)?;
+        if turn.received == 0 && !wait.is_zero() {
+            hold.idle.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(turn)
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        Source::<Store>::descriptor(&self.source)
+    }
+}
+
+#[test]
+fn what_came_before_a_node_stops_is_answered_also_if_its_client_was_not_polled() {
+    let path = socket_path();
+    let shared = Arc::new(Hold::default());
+    let held = Held {
+        source: ShmSource::listen(&path, 1, None).unwrap(),
+        shared: shared.clone(),
+    };
+    let node = ProtocolNode::new(node_config(), store());
+    let sources: Vec<Sources> = vec![vec![Box::new(held)]];
+    let service = Service::with_sources(node, sources, Waiting::Asleep).unwrap();
+    let mut client = Client::connect(&path, &PATIENT).unwrap();
+    alloc(&mut client, SpaceId(1), 4096);
+    let idle = shared.idle.load(Ordering::Relaxed);
+    while shared.idle.load(Ordering::Relaxed) < idle + 3 {
+        thread::yield_now();
+    }
+    shared.is_held.store(true, Ordering::Relaxed);
+    while !shared.is_holding.load(Ordering::Relaxed) {
+        thread::yield_now();
+    }
+    let add = Operation::FetchAdd {
+        address: BASE,
+        add: 1,
+        guard: None,
+    };
+    client.submit(SpaceId(1), &add).unwrap();
+    client.progress(Duration::ZERO).unwrap();
+    let stopped = thread::spawn(move || service.stop().map(drop));
+    // The time in which it is told to stop.
+    thread::sleep(Duration::from_millis(300));
+    shared.is_held.store(false, Ordering::Relaxed);
+    stopped.join().unwrap().unwrap();
+    assert_eq!(finish(&mut client)[0].outcome, Ok(Value::Old(0)));
 }
