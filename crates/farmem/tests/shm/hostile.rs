@@ -19,7 +19,7 @@ const DATA: u32 = 64 << 10;
 const FIRST: u32 = u32::MAX - 999;
 const RING: usize = 256;
 
-/// Connects, and says nothing.
+/// Connects, and sends nothing.
 fn silent(path: &Path) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
     let socket = net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
