@@ -301,7 +301,7 @@ int tfm_space(tfm_session *session, uint64_t *space);
 
 /**
  * Makes the address space at the node, unless it exists.
- * Errors: TFM_OUT_OF_MEMORY and those of an operation that is given up.
+ * Errors: TFM_OUT_OF_MEMORY, TFM_UNAUTHORIZED, and those of an operation that is given up.
  */
 int tfm_open(tfm_session *session);
 

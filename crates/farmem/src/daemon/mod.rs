@@ -75,6 +75,8 @@ pub struct Options {
     pub quotas: BTreeMap<SpaceId, u64>,
     /// The most spaces.
     pub spaces_max: usize,
+    /// Memory for what the node knows of spaces, allocations, locks, regions and grants, in bytes.
+    pub metadata_memory: u64,
     /// A range that each space has from the start.
     pub preset: Option<Preset>,
     /// The endpoints for status.
@@ -218,6 +220,7 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     config.quota = options.quota.unwrap_or(options.memory);
     config.quotas = mem::take(&mut options.quotas);
     config.spaces_max = options.spaces_max;
+    config.metadata_bytes = options.metadata_memory;
     config.preset = options.preset;
     let key = crate::random::bytes::<16>().map_err(Error::Random)?;
     config.key = [&key[..8], &key[8..]].map(|half| {

@@ -57,6 +57,9 @@ pub struct MemoryReport {
     pub regions: u64,
     /// Locks that are held.
     pub locks: u64,
+    /// Bytes of metadata: what the node knows of all these.
+    #[serde(default)]
+    pub metadata_bytes: u64,
     /// Entries of the page table, by the size of the page: 4 KiB, 2 MiB and 1 GiB.
     pub entries: [u64; 3],
     /// Entries that are not in their home bucket.
@@ -225,6 +228,7 @@ impl MemoryReport {
             largest: Vec::new(),
             regions: counts.regions as u64,
             locks: counts.locks as u64,
+            metadata_bytes: counts.metadata_bytes,
             entries: counts.entries,
             displaced: counts.displaced,
             retries: counts.retries,
@@ -239,6 +243,11 @@ impl MemoryReport {
             ("spaces", "Address spaces", self.spaces),
             ("regions", "Named regions", self.regions),
             ("locks", "Locks that are held", self.locks),
+            (
+                "metadata_bytes",
+                "Memory for spaces, allocations, locks, regions and grants",
+                self.metadata_bytes,
+            ),
             (
                 "page_table_displaced",
                 "Entries that are not in their home bucket",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tare_memory::publish;
 use tare_sim::Instant;
 
+use super::metadata::LOCK;
 use super::parts::Made;
 use super::pool::place;
 use super::space::Area;
@@ -271,6 +272,10 @@ impl<M: Bytes> Store<M> {
     ) -> Result<u64, Error> {
         aligned(address)?;
         self.locks.check_new(now, space, lease)?;
+        let before = self.physical(space, address);
+        if !before.is_ok_and(|at| self.locks.has(at)) {
+            self.check_metadata(LOCK)?;
+        }
         self.set_tokens_aside()?;
         // The lock belongs to the physical memory, so there must be some.
         self.populate(space, address, 8, Permission::WRITE)?;

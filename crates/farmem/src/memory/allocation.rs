@@ -1,6 +1,7 @@
 //! Spaces, allocation and freeing.
 
 use super::keep::Record;
+use super::metadata::{AREA, SPACE};
 use super::pool::Frame;
 use super::space::{Area, Kind, Space};
 use super::table::{Entry, Page, Room};
@@ -39,7 +40,7 @@ impl<M: Bytes> Store<M> {
     /// Makes a space, unless it exists.
     ///
     /// # Errors
-    /// The node has as many spaces as it may have.
+    /// The node has as many spaces, or as much metadata, as it may have.
     pub fn open(&mut self, id: SpaceId) -> Result<(), Error> {
         if self.spaces.contains_key(&id) {
             return Ok(());
@@ -47,9 +48,14 @@ impl<M: Bytes> Store<M> {
         if self.spaces.len() >= self.config.spaces_max {
             return Err(Error::OutOfMemory);
         }
+        self.check_metadata(SPACE + AREA)?;
         self.make_room(true)?;
         let quota = self.config.quotas.get(&id).copied();
-        let mut space = Space::new(quota.unwrap_or(self.config.quota), CHOSEN.start);
+        let mut space = Space::new(
+            quota.unwrap_or(self.config.quota),
+            CHOSEN.start,
+            &self.areas,
+        );
         if let Some(preset) = self.config.preset {
             self.give_back_of(id, preset.start..preset.end, u64::MAX);
         }
@@ -210,6 +216,7 @@ impl<M: Bytes> Store<M> {
         if space.areas.len() >= AREAS_MAX {
             return Err(Error::Quota);
         }
+        self.check_metadata(AREA)?;
         let start = match (self.prepared(id, bytes, at, area, frames), at) {
             (Some(start), _) => start,
             (None, Some(at)) => {
@@ -344,6 +351,9 @@ impl<M: Bytes> Store<M> {
         let mut regions = space.regions.iter().filter_map(|id| self.regions.get(id));
         if regions.any(|region| region.address < at && address < region.end) {
             return Err(Error::InUse);
+        }
+        if splits {
+            self.check_metadata(AREA)?;
         }
         self.make_room(splits)?;
         self.record(&Record::Free {

@@ -57,7 +57,7 @@ impl<M: Bytes> Store<M> {
         for id in &self.leaving {
             let spaces = [self.spaces.get(id), self.closed.get(id)];
             for space in spaces.into_iter().flatten() {
-                for (&start, area) in &space.leaving {
+                for (&start, area) in space.leaving.iter() {
                     if bytes >= enough {
                         return bytes;
                     }

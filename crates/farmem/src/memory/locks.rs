@@ -70,6 +70,11 @@ impl Locks {
         self.held.len()
     }
 
+    /// Returns true if there is a lock at a physical address, which may have expired.
+    pub(super) fn has(&self, at: u64) -> bool {
+        self.held.contains_key(&Place(at))
+    }
+
     /// Returns the last token that was given.
     pub(super) fn last_token(&self) -> u64 {
         self.last_token

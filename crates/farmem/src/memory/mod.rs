@@ -10,6 +10,7 @@ mod allocation;
 mod keep;
 mod leaving;
 mod locks;
+mod metadata;
 mod parts;
 mod pool;
 mod regions;
@@ -29,6 +30,7 @@ pub use regions::{GRANTS_MAX, REGIONS_MAX};
 
 use keep::Kept;
 use locks::Locks;
+use metadata::AreaCount;
 use parts::Parted;
 use pool::Pool;
 use regions::Region;
@@ -56,6 +58,10 @@ pub struct Config {
     pub quotas: BTreeMap<SpaceId, u64>,
     /// The most spaces.
     pub spaces_max: usize,
+    /// The bytes that what the node knows of spaces, allocations, locks, regions and grants takes
+    /// at most, besides `bytes` and the page table. It is counted by upper bounds, such as 1024
+    /// bytes for a space, 128 for an allocation and 256 for a lock.
+    pub metadata_bytes: u64,
     /// A sparse range that each space has from the start.
     pub preset: Option<Preset>,
     /// The secret key of the page table's hash, random where clients are not trusted.
@@ -71,14 +77,15 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns settings for so many bytes: no quotas below that, 2^20 spaces, nothing preset, and a
-    /// key that is no secret.
+    /// Returns settings for so many bytes: no quotas below that, 2^20 spaces, 1 GiB of metadata,
+    /// nothing preset, and a key that is no secret.
     pub fn new(bytes: u64) -> Config {
         Config {
             bytes,
             quota: bytes,
             quotas: BTreeMap::new(),
             spaces_max: 1 << 20,
+            metadata_bytes: 1 << 30,
             preset: None,
             key: [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03],
             last_token: 0,
@@ -123,6 +130,8 @@ pub struct Counts {
     pub displaced: u64,
     /// Addresses at which an allocation found no room in the page table and tried another one.
     pub retries: u64,
+    /// Bytes of metadata, of at most [`Config::metadata_bytes`].
+    pub metadata_bytes: u64,
     /// Bytes of physical memory that are free.
     pub bytes_free: u64,
     /// Spaces, open or closed, with freed memory that is not given back yet, or with an allocation
@@ -153,11 +162,15 @@ pub struct Store<M = Vec<u8>> {
     table: Table<M>,
     pool: Pool<M>,
     spaces: HashMap<SpaceId, Space>,
+    /// The number of their areas.
+    areas: AreaCount,
     /// The same spaces in their order, for [`Store::spaces_after`].
     order: BTreeSet<SpaceId>,
     regions: HashMap<RegionId, Region>,
     names: HashMap<Box<[u8]>, RegionId>,
     last_region: u64,
+    /// The number of grants of all regions.
+    grants: u64,
     locks: Locks,
     parted: Parted,
     random: Random,
@@ -215,10 +228,12 @@ impl<M: Bytes> Store<M> {
             table,
             pool,
             spaces: HashMap::new(),
+            areas: AreaCount::default(),
             order: BTreeSet::new(),
             regions: HashMap::new(),
             names: HashMap::new(),
             last_region: 0,
+            grants: 0,
             locks: Locks::after(config.last_token),
             parted: Parted::new(),
             // Clients see what it chooses, so it has nothing of the key.
@@ -378,6 +393,7 @@ impl<M: Bytes> Store<M> {
             entries: PageSize::ALL.map(|size| self.table.count(size)),
             displaced: self.table.displaced(),
             retries: self.retries,
+            metadata_bytes: self.metadata_bytes(),
             bytes_free: self.pool.bytes_free(),
             spaces_freeing: self.leaving.len(),
             zeroed_late: self.pool.late(),

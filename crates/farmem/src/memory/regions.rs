@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::allocation::{whole_pages, Frames, PAGES_MAX};
 use super::keep::Record;
+use super::metadata::{GRANT, REGION};
 use super::space::{Area, Kind, Space};
 use super::table::{Entry, Page};
 use super::{Bytes, Store};
@@ -64,6 +65,7 @@ impl<M: Bytes> Store<M> {
         if matches!(area.kind, Kind::Mapped(_)) {
             return Err(Error::InUse);
         }
+        self.check_metadata(REGION)?;
         self.make_room(true)?;
         self.check_room(id, address, bytes)?;
         // The frames are then the same for as long as the region exists, and mappings have them.
@@ -196,6 +198,9 @@ impl<M: Bytes> Store<M> {
         if before.is_none() && own.map(|region| region.grants.len()).sum::<usize>() >= GRANTS_MAX {
             return Err(Error::Quota);
         }
+        if before.is_none() {
+            self.check_metadata(GRANT)?;
+        }
         self.make_room(true)?;
         self.record(&Record::Grant {
             region,
@@ -209,6 +214,7 @@ impl<M: Bytes> Store<M> {
             mapped: None,
         };
         self.own_region(id, region)?.grants.insert(to, grant);
+        self.grants += 1;
         if let Some(space) = self.spaces.get_mut(&to) {
             space.granted.insert(region);
         }
@@ -310,7 +316,9 @@ impl<M: Bytes> Store<M> {
             return;
         };
         let bytes = found.end - found.address;
-        if let Some(start) = found.grants.remove(&from).and_then(|grant| grant.mapped) {
+        let removed = found.grants.remove(&from);
+        self.grants -= u64::from(removed.is_some());
+        if let Some(start) = removed.and_then(|grant| grant.mapped) {
             self.release(from, start, start, start + bytes, 0);
         }
         if let Some(space) = self.spaces.get_mut(&from) {

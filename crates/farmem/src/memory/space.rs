@@ -1,9 +1,10 @@
 //! The address space of one client: which ranges are allocated, and what it has used.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::ahead::Entering;
+use super::metadata::{AreaCount, Areas};
 use super::parts::Populating;
 use crate::operation::{Address, PageSize, Permission, RegionId};
 
@@ -17,9 +18,9 @@ pub(super) struct Space {
     /// entries of the page table.
     pub(super) mapped: u64,
     /// By the first address; they do not overlap.
-    pub(super) areas: BTreeMap<Address, Area>,
+    pub(super) areas: Areas,
     /// The areas that were freed and have not left the page table yet; none overlaps another area.
-    pub(super) leaving: BTreeMap<Address, Area>,
+    pub(super) leaving: Areas,
     /// The allocation that is being prepared; it overlaps no area.
     pub(super) entering: Option<Entering>,
     /// The region whose pages get memory ahead.
@@ -56,13 +57,13 @@ pub(super) enum Kind {
 }
 
 impl Space {
-    pub(super) fn new(quota: u64, next: Address) -> Space {
+    pub(super) fn new(quota: u64, next: Address, count: &AreaCount) -> Space {
         Space {
             quota,
             used: 0,
             mapped: 0,
-            areas: BTreeMap::new(),
-            leaving: BTreeMap::new(),
+            areas: count.areas(),
+            leaving: count.areas(),
             entering: None,
             populating: None,
             touched: BTreeSet::new(),
@@ -122,8 +123,8 @@ impl Space {
     }
 }
 
-fn cut(areas: &mut BTreeMap<Address, Area>, start: Address, from: Address, to: Address) {
-    let Some(area) = areas.remove(&start) else {
+fn cut(areas: &mut Areas, start: Address, from: Address, to: Address) {
+    let Some(area) = areas.remove(start) else {
         return;
     };
     if start < from {

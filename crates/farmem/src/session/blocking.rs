@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Error, Session};
 use crate::operation::{
-    is_range, Address, Guard, Operation, PageSize, Permission, RegionId, SpaceId, Value,
+    self, is_range, Address, Guard, Operation, PageSize, Permission, RegionId, SpaceId, Value,
 };
 use crate::protocol::{Completion, Failure, OperationId, SubmitError};
 use crate::transport::{Channel, Direct};
@@ -16,9 +16,17 @@ impl<C: Channel> Session<C> {
     /// Makes the address space, unless it exists.
     ///
     /// # Errors
-    /// [`Error`], as of all methods here.
+    /// [`Error`], as of all methods here; [`SubmitError::Unauthorized`] if the node demands a
+    /// capability for the space and the session has none.
     pub fn open(&mut self) -> Result<(), Error> {
-        self.value(&Operation::Open).map(drop)
+        match self.value(&Operation::Open) {
+            // Over shared memory a space without a capability is one that does not exist. Nothing
+            // else can be the reason, as this operation makes it.
+            Err(Error::Failed(Failure::Refused(operation::Error::NoSuchSpace))) => {
+                Err(SubmitError::Unauthorized.into())
+            }
+            outcome => outcome.map(drop),
+        }
     }
 
     /// Removes the address space with its memory, its locks and its regions.

@@ -1,5 +1,6 @@
 //! The promises of the memory of a node.
 
+mod metadata;
 mod pages;
 mod parts;
 mod sharing;

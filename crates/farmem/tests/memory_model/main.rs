@@ -220,12 +220,19 @@ impl Both {
         };
         let store = self.store.take().unwrap();
         let is_freed = store.counts().spaces_freeing == 0;
+        let locks = store.counts().locks as u64;
+        let metadata = store.counts().metadata_bytes - 256 * locks;
         let before = store.describe();
         drop(store);
         let (store, restored) = self.machine.open(config).unwrap();
         assert_eq!(store.describe(), before);
         assert!(!restored.is_new);
         if is_freed {
+            assert_eq!(
+                store.counts().metadata_bytes,
+                metadata,
+                "locks are not kept"
+            );
             assert_eq!(restored.dropped, 0);
         }
         self.store = Some(store);
@@ -467,6 +474,7 @@ proptest! {
         prop_assert_eq!(counts.spaces_freeing, 0);
         prop_assert_eq!(counts.bytes_free, 32 << 20);
         prop_assert_eq!(counts.entries, [0; 3]);
+        prop_assert_eq!(counts.metadata_bytes, 0);
         prop_assert_eq!((counts.spaces, counts.regions, counts.locks, counts.displaced), (0, 0, 0, 0));
     }
 }

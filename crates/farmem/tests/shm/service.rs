@@ -213,7 +213,12 @@ fn a_space_of_a_node_with_a_secret_needs_its_capability_over_both_transports() {
         session::Error::Submit(protocol::SubmitError::Unauthorized)
     ));
     let mut without = with(&addresses[1], None).unwrap();
-    let failure = without.open().unwrap_err().failure();
+    let refused = without.open().unwrap_err();
+    assert!(matches!(
+        refused,
+        session::Error::Submit(protocol::SubmitError::Unauthorized)
+    ));
+    let failure = without.alloc(4096).unwrap_err().failure();
     assert_eq!(failure, Some(Failure::Refused(Error::NoSuchSpace)));
     assert_eq!(service.with_node(|node| node.store().counts().spaces), 1);
 }

@@ -16,7 +16,7 @@ impl<M: Bytes> Store<M> {
         let mut text = String::new();
         for (id, space) in self.spaces.iter().collect::<BTreeMap<_, _>>() {
             let _ = writeln!(text, "space {} quota {}", id.0, space.quota);
-            for (&start, area) in &space.areas {
+            for (&start, area) in space.areas.iter() {
                 let (end, page, permission) = (area.end, area.page, area.permission);
                 let kind = area.kind;
                 let _ = writeln!(

@@ -19,6 +19,8 @@ impl<M: Bytes> Store<M> {
         let mut token = self.config.last_token;
         log.replay(|record| self.apply(record, &mut token))?;
         self.order = self.spaces.keys().copied().collect();
+        let grants = self.regions.values().map(|region| region.grants.len());
+        self.grants = grants.sum::<usize>() as u64;
         self.locks = Locks::after(token.max(self.config.last_token));
         let dropped = self.take_entries()?;
         self.check_areas()?;
@@ -66,7 +68,7 @@ impl<M: Bytes> Store<M> {
                 quota,
                 preset,
             });
-            for (&start, area) in &of_space.areas {
+            for (&start, area) in of_space.areas.iter() {
                 let is_preset = preset.is_some_and(|preset| preset.start == start);
                 if !matches!(area.kind, Kind::Mapped(_)) && !is_preset {
                     each(&Record::Alloc {
@@ -111,7 +113,8 @@ impl<M: Bytes> Store<M> {
                 if self.spaces.contains_key(&space) {
                     return Err(KeepError::Corrupt("a space is opened twice"));
                 }
-                self.spaces.insert(space, Space::new(quota, CHOSEN.start));
+                self.spaces
+                    .insert(space, Space::new(quota, CHOSEN.start, &self.areas));
                 if let Some(Preset { start, end, page }) = preset {
                     let area = Area {
                         end,
@@ -374,7 +377,7 @@ impl<M: Bytes> Store<M> {
     /// Checks that each page that has to have an entry has the right one.
     fn check_areas(&self) -> Result<(), KeepError> {
         for (&space, of_space) in &self.spaces {
-            for (&start, area) in &of_space.areas {
+            for (&start, area) in of_space.areas.iter() {
                 let page = |address| Page::of(space, address, area.page);
                 let mut pages = (start..area.end).step_by(area.page.bytes() as usize);
                 let is_complete = match area.kind {

@@ -69,6 +69,11 @@ pub(crate) struct Args {
     /// Maximum number of address spaces
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
     spaces: usize,
+    /// Memory for what the node knows of address spaces, allocations, locks, regions and grants,
+    /// such as 1024 bytes per space and 128 per allocation: while there is no room for another,
+    /// clients get the error that the node is out of memory
+    #[arg(long, value_name = "BYTES", default_value = "1Gi", value_parser = metadata_memory)]
+    metadata_memory: u64,
     /// A sparse range of addresses that each space has from the start
     #[arg(long, value_name = "FIRST-END", value_parser = preset)]
     preset: Option<Preset>,
@@ -182,6 +187,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         quota: args.quota,
         quotas: quotas(&args.space_quota)?,
         spaces_max: args.spaces,
+        metadata_memory: args.metadata_memory,
         preset: args.preset,
         endpoints: args.daemon.endpoints(),
         log: args.daemon.log(),
@@ -232,6 +238,15 @@ fn outcome_memory(text: &str) -> Result<u64, String> {
     match (1 << 16..=1 << 34).contains(&bytes) {
         true => Ok(bytes),
         false => Err(format!("found \"{text}\", expected 64Ki to 16Gi")),
+    }
+}
+
+/// Reads the memory for metadata.
+fn metadata_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    match (1 << 16..=1 << 44).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(format!("found \"{text}\", expected 64Ki to 16Ti")),
     }
 }
 

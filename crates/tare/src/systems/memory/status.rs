@@ -65,12 +65,14 @@ fn text(report: &Report) -> String {
     let used = memory.bytes - memory.bytes_free;
     let _ = writeln!(
         text,
-        "memory    {:.1} of {:.1} MiB in use, {} spaces, {} regions, {} locks held",
+        "memory    {:.1} of {:.1} MiB in use, {} spaces, {} regions, {} locks held, {:.1} MiB \
+         of metadata",
         mib(used),
         mib(memory.bytes),
         memory.spaces,
         memory.regions,
-        memory.locks
+        memory.locks,
+        mib(memory.metadata_bytes)
     );
     let [small, large, huge] = memory.entries;
     let _ = writeln!(
