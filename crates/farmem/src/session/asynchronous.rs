@@ -291,13 +291,17 @@ impl<C: Channel> Thread<C> {
                 Error::Io(error) => (error.kind(), error.to_string()),
                 error => (io::ErrorKind::Other, error.to_string()),
             };
-            let mut state = lock(&self.inner.state);
-            let queued = state.queue.drain(..).chain(self.full.drain(..));
-            let waiting = queued.map(|job| job.result);
-            for waiting in waiting.chain(self.running.drain().map(|(_, waiting)| waiting)) {
+            let queue = {
+                let mut state = lock(&self.inner.state);
+                state.failed = Some(failed.clone());
+                std::mem::take(&mut state.queue)
+            };
+            // Without the lock: a waker may submit to the session, or drop it.
+            let queued = self.full.drain(..).chain(queue).map(|job| job.result);
+            let running = self.running.drain().map(|(_, waiting)| waiting);
+            for waiting in running.chain(queued) {
                 finish(&waiting, Err(io_error(&failed)));
             }
-            state.failed = Some(failed);
         }
     }
 

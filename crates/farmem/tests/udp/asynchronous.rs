@@ -1,14 +1,17 @@
 //! The `async` client, without any runtime.
 
 use std::future::Future;
+use std::io;
 use std::pin::pin;
+use std::sync::mpsc::{channel, Sender};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tare_farmem::operation::{Error as Refusal, Operation};
-use tare_farmem::protocol::Failure;
-use tare_farmem::session::AsyncSession;
+use tare_farmem::operation::{Error as Refusal, Operation, SpaceId};
+use tare_farmem::protocol::{Completion, Failure, OperationId, OwnedWrite, SubmitError};
+use tare_farmem::session::{AsyncSession, Session};
+use tare_farmem::transport::Channel;
 
 use crate::support::{service, session, ANY};
 
@@ -124,4 +127,68 @@ fn what_was_submitted_happens_although_the_session_is_dropped() {
         other.read(address, &mut byte).unwrap();
     }
     assert_eq!(byte, [9]);
+}
+
+/// A channel that takes one operation, and fails.
+#[derive(Default)]
+struct Broken {
+    submitted: usize,
+}
+
+impl Channel for Broken {
+    fn submit(&mut self, _: SpaceId, _: &Operation<'_>) -> Result<OperationId, SubmitError> {
+        self.submitted += 1;
+        Ok(OperationId(self.submitted as u64))
+    }
+
+    fn submit_write(
+        &mut self,
+        _: SpaceId,
+        write: OwnedWrite,
+    ) -> Result<OperationId, (SubmitError, OwnedWrite)> {
+        Err((SubmitError::Full, write))
+    }
+
+    fn progress(&mut self, _: Duration) -> io::Result<()> {
+        // Until the future that waits has been polled.
+        std::thread::sleep(Duration::from_millis(100));
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+
+    fn recycle(&mut self, _: Vec<u8>) {}
+
+    fn outstanding(&self) -> usize {
+        self.submitted
+    }
+}
+
+/// A waker that uses the session at once, and drops it, as an executor does that polls in place.
+struct Again(AsyncSession, Sender<bool>);
+
+impl Wake for Again {
+    fn wake(self: Arc<Self>) {
+        let mut context = Context::from_waker(Waker::noop());
+        let again = pin!(self.0.read(0, 8)).poll(&mut context);
+        let _ = self.1.send(matches!(again, Poll::Ready(Err(_))));
+    }
+}
+
+#[test]
+fn a_waker_may_use_the_session_whose_channel_has_failed() {
+    let session = AsyncSession::new(Session::new(Broken::default(), SpaceId(1))).unwrap();
+    let (done, ended) = channel();
+    let waker = Waker::from(Arc::new(Again(session.clone(), done)));
+    let mut read = Box::pin(session.read(0, 8));
+    assert!(read
+        .as_mut()
+        .poll(&mut Context::from_waker(&waker))
+        .is_pending());
+    drop(waker);
+    let is_refused = ended.recv_timeout(Duration::from_secs(20));
+    assert_eq!(is_refused, Ok(true), "the waker got the failure");
+    assert!(block_on(read).is_err());
 }
