@@ -49,6 +49,25 @@ impl World {
 }
 
 #[test]
+fn a_node_whose_address_names_its_zone_is_heard() {
+    let (mut node, there) = MemoryNode::new("[fe80::1]:7311".parse().unwrap());
+    let own = "[fe80::2]:50000".parse().unwrap();
+    let station = XdpStation::new(there, CLIENT_MAC, own, MTU);
+    let address = "[fe80::1%3]:7311".parse().unwrap();
+    let link = XdpLink::new(station, address, Waiting::Busy);
+    let mut client = Remote::new(Client::new(client_config()), link);
+    client.submit(SpaceId(7), &Operation::Open).unwrap();
+    let completion = loop {
+        client.progress(Duration::ZERO).unwrap();
+        node.turn();
+        if let Some(completion) = client.poll() {
+            break completion;
+        }
+    };
+    assert_eq!(completion.outcome, Ok(Value::None));
+}
+
+#[test]
 fn operations_over_frames_do_over_ipv4_and_ipv6_what_they_say() {
     let ends = [
         ("10.0.0.1:7311", "10.0.0.2:50000"),

@@ -52,7 +52,8 @@ impl<P: Port> XdpLink<P> {
     pub fn new(station: XdpStation<P>, node: SocketAddr, waiting: Waiting) -> XdpLink<P> {
         XdpLink {
             station,
-            node,
+            // Without the zone and the flow label of IPv6: a sender's address has none.
+            node: (node.ip(), node.port()).into(),
             waiting,
         }
     }
