@@ -354,7 +354,8 @@ int tfm_alloc_with(tfm_session *session, uint64_t bytes, int page, int permissio
 
 /**
  * Frees whole pages of an allocation, also a part of it, or unmaps a region as a whole.
- * Errors: TFM_UNMAPPED, TFM_MISALIGNED, TFM_LENGTH, TFM_IN_USE for memory of a region.
+ * Errors: TFM_UNMAPPED, TFM_MISALIGNED, TFM_LENGTH, TFM_IN_USE for memory of a region; TFM_QUOTA
+ * and TFM_OUT_OF_MEMORY for the middle of an allocation, which makes two of it.
  */
 int tfm_free(tfm_session *session, uint64_t address, uint64_t bytes);
 
@@ -367,7 +368,8 @@ int tfm_read(tfm_session *session, uint64_t address, void *into, size_t len);
 /**
  * Writes len bytes, at most TFM_LEN_MAX, as a whole or not at all. With a guard only if the lock is
  * held; guard may be NULL.
- * Errors: those of tfm_read(), TFM_STALE_TOKEN, TFM_QUOTA and TFM_OUT_OF_MEMORY for sparse memory.
+ * Errors: those of tfm_read(), TFM_STALE_TOKEN; TFM_OUT_OF_MEMORY for pages that were not written
+ * before, and for those of sparse memory TFM_QUOTA.
  */
 int tfm_write(tfm_session *session, uint64_t address, const void *data, size_t len,
               const tfm_guard *guard);
@@ -375,8 +377,9 @@ int tfm_write(tfm_session *session, uint64_t address, const void *data, size_t l
 /**
  * Stores desired if the 64-bit little-endian value is expected, and in *old the value before: it
  * has happened if *old is expected. guard may be NULL.
- * Errors: TFM_MISALIGNED unless the address is a multiple of 8, TFM_UNMAPPED, TFM_PERMISSION,
- * TFM_STALE_TOKEN.
+ * Errors: TFM_MISALIGNED unless the address is a multiple of 8, TFM_LENGTH for the last one,
+ * TFM_UNMAPPED, TFM_PERMISSION, TFM_STALE_TOKEN; for a page that was not written before those of
+ * tfm_write().
  */
 int tfm_cas(tfm_session *session, uint64_t address, uint64_t expected, uint64_t desired,
             const tfm_guard *guard, uint64_t *old);
@@ -393,14 +396,15 @@ int tfm_fetch_add(tfm_session *session, uint64_t address, uint64_t add, const tf
  * Takes the lock of an address, a multiple of 8, whose bytes stay as they are. After lease_ns, at
  * most an hour, it is free again. While another holder has it, tries again for at most patience_ns.
  * The token that is stored is greater than all that the node gave before.
- * Errors: TFM_LOCKED, TFM_LEASE, TFM_MISALIGNED, TFM_UNMAPPED, TFM_PERMISSION, TFM_QUOTA.
+ * Errors: TFM_LOCKED, TFM_LEASE, TFM_MISALIGNED, TFM_LENGTH for the last address, TFM_UNMAPPED,
+ * TFM_PERMISSION, TFM_QUOTA, TFM_OUT_OF_MEMORY.
  */
 int tfm_lock(tfm_session *session, uint64_t address, uint64_t lease_ns, uint64_t patience_ns,
              uint64_t *token);
 
 /**
  * Gives a lock back.
- * Errors: TFM_STALE_TOKEN, TFM_MISALIGNED, TFM_UNMAPPED.
+ * Errors: TFM_STALE_TOKEN, TFM_UNMAPPED.
  */
 int tfm_unlock(tfm_session *session, uint64_t address, uint64_t token);
 
@@ -447,7 +451,7 @@ int tfm_find(tfm_session *session, const char *name, uint64_t *region);
 /**
  * Lets another space map a region of this space, with an access of enum tfm_permission. A grant
  * with another one replaces the first, and unmaps the region.
- * Errors: TFM_NO_SUCH_REGION, TFM_NO_SUCH_SPACE, TFM_PERMISSION, TFM_QUOTA.
+ * Errors: TFM_NO_SUCH_REGION, TFM_NO_SUCH_SPACE, TFM_PERMISSION, TFM_QUOTA, TFM_OUT_OF_MEMORY.
  */
 int tfm_grant(tfm_session *session, uint64_t region, uint64_t to_space, int permission);
 
@@ -460,7 +464,8 @@ int tfm_revoke(tfm_session *session, uint64_t region, uint64_t from_space);
 /**
  * Maps a region that is granted to the space, once at a time, and stores its first address. at is
  * the address, a multiple of the region's page size; NULL lets the node choose.
- * Errors: TFM_NO_SUCH_REGION, TFM_IN_USE, TFM_OVERLAP, TFM_MISALIGNED, TFM_OUT_OF_MEMORY.
+ * Errors: TFM_NO_SUCH_REGION, TFM_IN_USE, TFM_OVERLAP, TFM_MISALIGNED, TFM_LENGTH beyond the last
+ * address, TFM_QUOTA if the space had more mapped than its quota, TFM_OUT_OF_MEMORY.
  */
 int tfm_map(tfm_session *session, uint64_t region, const uint64_t *at, uint64_t *address);
 
