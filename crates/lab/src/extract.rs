@@ -1,5 +1,7 @@
 //! Metrics taken from what a program prints, for programs that do not speak the protocol.
 
+use std::borrow::Cow;
+
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -118,12 +120,8 @@ fn in_json(text: &str, pointer: &str) -> Result<Vec<f64>, String> {
     numbers
         .filter(|numbers: &Vec<f64>| !numbers.is_empty())
         .ok_or_else(|| {
-            let mut written = found.to_string();
-            if let Some((end, _)) = written.char_indices().nth(60) {
-                written.truncate(end);
-                written.push('…');
-            }
-            format!("has {written} at \"{pointer}\", not a number")
+            let written = found.to_string();
+            format!("has {} at \"{pointer}\", not a number", short(&written))
         })
 }
 
@@ -133,21 +131,30 @@ fn in_text(text: &str, pattern: &str, unit: Unit) -> Result<Vec<f64>, String> {
     for found in regex.captures_iter(text) {
         let group = |n: usize| found.get(n).map(|group| group.as_str());
         let Some(number) = group(1) else { continue };
-        let value: f64 = number
-            .trim()
-            .parse()
-            .map_err(|_| format!("has {number:?} where {pattern:?} expects a number"))?;
+        let value: f64 = number.trim().parse().map_err(|_| {
+            let number = short(number);
+            format!("has {number:?} where {pattern:?} expects a number")
+        })?;
         let printed = match group(2) {
-            Some(spelling) => spelling.trim().parse::<Unit>(),
+            Some(spelling) => short(spelling.trim()).parse::<Unit>(),
             None => Ok(unit),
         };
         let converted = printed.and_then(|printed| printed.convert(value, unit));
-        samples.push(converted.map_err(|error| format!("has {:?}: {error}", &found[0]))?);
+        let matched = || short(&found[0]);
+        samples.push(converted.map_err(|error| format!("has {:?}: {error}", matched()))?);
     }
     if samples.is_empty() {
         return Err(format!("has nothing that matches {pattern:?}"));
     }
     Ok(samples)
+}
+
+/// The beginning of a piece of output, as long as fits an error: a match may be all of the output.
+fn short(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => Cow::Owned(text[..end].to_owned() + "…"),
+        None => Cow::Borrowed(text),
+    }
 }
 
 #[cfg(test)]
@@ -215,6 +222,13 @@ mod tests {
         for (place, output, expected) in cases {
             let error = samples(place.clone(), output).unwrap_err();
             assert!(error.contains(expected), "{place:?}: {error}");
+        }
+        for (pattern, output) in [
+            ("r: (.*)", "r: ".to_owned() + &"\u{7}".repeat(100_000)),
+            ("([0-9]+)(.*)", "1".to_owned() + &" GB".repeat(100_000)),
+        ] {
+            let error = samples(Place::Regex(pattern.into()), &output).unwrap_err();
+            assert!(error.len() < 1000, "{} bytes", error.len());
         }
         let flood = vec![b'1'; OUTPUT_MAX + 1];
         let extract = Extract {
