@@ -148,12 +148,15 @@ fn noise_of(cell: &Cell<'_>, metric: &Metric) -> Option<Noise> {
         wanted: Wanted::Above,
     };
     let measured = same.measure();
+    let ratio = measured.effect?;
+    let [low, high] = interval(&same.rounds, same.scale, same.bets)?;
     Some(Noise {
         metric: metric.name.clone(),
         at: cell.at.clone(),
         n: measured.n,
-        ratio: measured.effect?,
-        ci95: interval(&same.rounds, same.scale, same.bets)?,
+        ratio,
+        // As around a cell's median.
+        ci95: [low.min(ratio), high.max(ratio)],
         p: two_sided_p(&same),
     })
 }

@@ -385,6 +385,22 @@ fn the_baseline_against_itself_is_the_noise_floor() {
 }
 
 #[test]
+fn the_interval_of_the_noise_floor_contains_its_ratio_where_the_machine_changes_half_way() {
+    let one = experiment(vec![axis("way", &[0])], vec![]);
+    let mut made = records(&one, 40, |_, _| done(2.0, 10));
+    for round in 0..40 {
+        let reading = if round < 12 { 4.0 } else { 1.0 };
+        let mut again = record(&one.points()[0], round, done(reading, 10));
+        again.again = true;
+        made.push(again);
+    }
+    let noise = run_of(&one, &made).noise.remove(0);
+    assert_eq!(noise.ratio, 0.5);
+    let [low, high] = noise.ci95;
+    assert!(low <= 0.5 && high >= 2.0, "{low} to {high}");
+}
+
+#[test]
 fn the_later_record_of_a_trial_counts() {
     let one = experiment(vec![axis("way", &[0])], vec![]);
     let mut made = records(&one, 2, |_, _| Outcome::Failed {
