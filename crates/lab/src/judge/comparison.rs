@@ -111,8 +111,13 @@ impl Comparison {
             Wanted::Above => figure - threshold,
             Wanted::Below => threshold - figure,
         };
-        // The same division in two roundings is still a tie.
-        if distance.abs() <= 1e-12 * threshold.abs().max(1.0) {
+        // The same division in two roundings is still a tie. Logarithms and slopes have errors of
+        // about the same size whatever they are; a figure on its own has those of its unit alone.
+        let size = match (self.scale, self.bets) {
+            (Scale::Linear, Bets::Signs) => threshold.abs(),
+            _ => threshold.abs().max(1.0),
+        };
+        if distance.abs() <= 1e-12 * size {
             0.0
         } else {
             distance

@@ -400,3 +400,32 @@ fn a_cell_says_its_statistic_across_trials_and_a_shape_that_a_median_hides() {
     one.metrics[0].across = Statistic::Median;
     assert!(run_of(&one, &records).cells[0].notes.is_empty());
 }
+
+#[test]
+fn a_value_far_below_one_is_not_on_its_threshold_by_rounding() {
+    let value = |limit| ClaimKind::Value {
+        of: Selector::default(),
+        bound: Bound {
+            at_least: None,
+            at_most: Some(limit),
+        },
+    };
+    // An error rate of 5e-13 is above 0, and above 1e-13.
+    for limit in [0.0, 1e-13] {
+        let mut one = experiment(vec![axis("way", &[0])], vec![value(limit)]);
+        one.metrics[0].unit = Unit::Ratio;
+        for exact in [true, false] {
+            one.exact = exact;
+            let claim = judged(&one, 20, |_, round| match round {
+                0 => done(0.0, 10),
+                _ => done(5e-13, 10),
+            });
+            let claim = &claim[0];
+            assert_ne!(claim.verdict, Verdict::Reproduced, "{limit} {exact}");
+            assert_eq!(claim.measured, Some(5e-13), "{limit} {exact}");
+        }
+        one.exact = true;
+        let claim = judged(&one, 3, |_, _| done(5e-13, 10)).remove(0);
+        assert_eq!(claim.verdict, Verdict::NotReproduced, "{limit}");
+    }
+}
