@@ -165,12 +165,15 @@ impl Evidence {
     }
 
     /// Returns true if `left` more rounds could decide, if all of them supported one side and every
-    /// other test of the family were decided.
+    /// other test of the family were decided. Evidence that was reached is kept, whatever rounds
+    /// came after it.
     pub(super) fn may_be_decided(&self, left: u32) -> bool {
-        let claim = |one: &Tested| one.claim.at_best_after(left) >= ENOUGH;
+        let claim =
+            |one: &Tested| one.claim.highest() >= ENOUGH || one.claim.at_best_after(left) >= ENOUGH;
         let others = self.tested.iter().map(|one| one.other.at_best_after(left));
         let other = others.sum::<f64>() / self.tested.len() as f64;
-        self.tested.iter().all(claim) || other >= ENOUGH
+        let is_reached = |path: &[f64]| path.last().is_some_and(|p| *p <= 1.0 / ENOUGH);
+        self.tested.iter().all(claim) || is_reached(&self.other) || other >= ENOUGH
     }
 
     fn path(&self, side: Side) -> &[f64] {

@@ -410,6 +410,50 @@ fn the_claims_and_the_targets_of_a_suite_are_families_of_their_own() {
 }
 
 #[test]
+fn a_claim_stays_open_while_the_comparison_that_is_left_can_still_decide_it() {
+    // Of two pairs the first is shown in 16 rounds, and half of those that follow speak against it.
+    // The second, which is undecided at first, still gains.
+    let kind = ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1);
+    let mut one = experiment(
+        vec![axis("way", &[0, 1]), axis("size", &[1, 2])],
+        vec![kind],
+    );
+    one.rounds = Rounds {
+        least: 10,
+        most: 40,
+    };
+    let outcome = |at: &Point, round: u32| {
+        let first = match round {
+            0..16 => 2.0,
+            _ if round.is_multiple_of(2) => 0.4,
+            _ => 2.5,
+        };
+        let second = match round {
+            0..12 => [2.0, 0.5][(round % 2) as usize],
+            _ => 2.0,
+        };
+        match (on(at, "way") as u32, on(at, "size") as u32) {
+            (0, _) => done(1.0, 10),
+            (_, 1) => done(first, 10),
+            _ => done(second, 10),
+        }
+    };
+    let made = records(&one, 40, outcome);
+    let after = |rounds: u32| {
+        let so_far = made.iter().filter(|record| record.round < rounds);
+        run_of(&one, &so_far.cloned().collect::<Vec<_>>())
+            .claims
+            .remove(0)
+    };
+    let decided = after(40);
+    assert_eq!(decided.verdict, Verdict::Reproduced);
+    for rounds in 1..decided.decided_after.unwrap() {
+        let claim = after(rounds);
+        assert!(claim.open, "{rounds}: {:?}", claim.reason);
+    }
+}
+
+#[test]
 fn deterministic_trials_are_judged_exactly() {
     let mut one = two_ways();
     one.claims
