@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::experiment::{Experiment, IMPORTED};
+use crate::experiment::{ClaimKind, Experiment, IMPORTED};
 use crate::fingerprint::Machine;
 use crate::result::{CellResult, ClaimResult, ExperimentResult, RunResult, Verdict};
 use crate::unit::{Better, Unit};
@@ -66,7 +66,8 @@ pub struct VerdictChange {
     pub measured_before: Option<f64>,
     /// The second run's figure.
     pub measured_after: Option<f64>,
-    /// True if the criterion is the same; otherwise the verdicts answer two questions.
+    /// True if the criterion, the metric and the cells are the same; otherwise the verdicts answer
+    /// two questions.
     pub same_criterion: bool,
 }
 
@@ -132,6 +133,11 @@ impl CellChange {
 /// experiments of both plans by their ids.
 pub fn diff(before: (&RunResult, &[Experiment]), after: (&RunResult, &[Experiment])) -> RunDiff {
     let changed_experiments = changed_experiments(before.1, after.1);
+    let (planned_before, planned_after) = (planned(before.1), planned(after.1));
+    let is_about_other_cells = |id: &String| {
+        let both = planned_before.get(id).zip(planned_after.get(id));
+        both.is_some_and(|(before, after)| before.selectors() != after.selectors())
+    };
     let (before, after) = (before.0, after.0);
     let (claims_before, claims_after) = (claims(before), claims(after));
     let (cells_before, cells_after) = (cells(before), cells(after));
@@ -149,7 +155,9 @@ pub fn diff(before: (&RunResult, &[Experiment]), after: (&RunResult, &[Experimen
                     .measured
                     .and_then(|value| before.unit.convert(value, after.unit).ok()),
                 measured_after: after.measured,
-                same_criterion: before.criterion == after.criterion,
+                same_criterion: before.criterion == after.criterion
+                    && before.metric == after.metric
+                    && !is_about_other_cells(id),
             })
         })
         .collect();
@@ -252,6 +260,15 @@ fn claims(run: &RunResult) -> Vec<(String, &ClaimResult)> {
         .flat_map(|experiment| experiment.claims.iter().chain(&experiment.targets))
         .map(|claim| (claim.id.clone(), claim))
         .collect()
+}
+
+/// The statements of all claims and targets, by the ids of their results.
+fn planned(experiments: &[Experiment]) -> BTreeMap<String, &ClaimKind> {
+    let all = experiments.iter().flat_map(|experiment| {
+        let claims = experiment.claims.iter();
+        claims.map(move |claim| (format!("{}/{}", experiment.id, claim.id), &claim.kind))
+    });
+    all.collect()
 }
 
 /// A cell of a run.

@@ -288,7 +288,7 @@ impl ClaimKind {
     }
 
     /// The selectors of the cells that it is about.
-    fn selectors(&self) -> Vec<&Selector> {
+    pub(crate) fn selectors(&self) -> Vec<&Selector> {
         match self {
             ClaimKind::Ratio { of, to, .. } => vec![of, to],
             ClaimKind::Flat { within, .. }

@@ -4,10 +4,12 @@ mod report_fixture;
 
 use report_fixture as fixture;
 use tare_lab::diff::{diff, CellChange, RunDiff};
-use tare_lab::experiment::{Experiment, Metric, Rounds, Statistic};
+use tare_lab::experiment::{
+    Bound, Claim, ClaimKind, Experiment, Metric, Rounds, Standing, Statistic,
+};
 use tare_lab::result::RunResult;
 use tare_lab::unit::{Better, Unit};
-use tare_lab::value::{Parameters, Value};
+use tare_lab::value::{Parameters, Selector, Value};
 
 /// A run of one experiment with one cell.
 fn run(exact: bool, median: f64, ci95: Option<[f64; 2]>) -> RunResult {
@@ -82,8 +84,63 @@ fn a_cell_with_a_median_in_one_run_only_is_listed_with_the_reason() {
 }
 
 #[test]
-fn what_changed_in_an_experiment_is_a_condition() {
-    let experiment = |driver: &str, fixed: &[(&str, Value)], metric: Metric| Experiment {
+fn a_claim_about_another_metric_or_other_cells_is_another_question() {
+    let judged = fixture::run();
+    let all = || judged.experiments.iter().enumerate();
+    let (place, _) = all().find(|(_, one)| !one.claims.is_empty()).unwrap();
+    let result = &judged.experiments[place];
+    let id = &result.claims[0].id;
+    let is_same = |before: (&RunResult, &[Experiment]), after: (&RunResult, &[Experiment])| {
+        let verdicts = diff(before, after).verdicts;
+        verdicts
+            .iter()
+            .find(|v| v.id == *id)
+            .unwrap()
+            .same_criterion
+    };
+    let mut other_metric = judged.clone();
+    other_metric.experiments[place].claims[0].metric = "another".into();
+    assert!(is_same((&judged, &[]), (&judged, &[])));
+    assert!(!is_same((&judged, &[]), (&other_metric, &[])));
+    // The same words about other cells.
+    let about = |size: i64| {
+        let at = |size| Selector(Parameters::from([("size".to_owned(), Value::Int(size))]));
+        let metric = Metric {
+            name: "time".into(),
+            statistic: Statistic::Median,
+            across: Statistic::Median,
+            from: None,
+            unit: Unit::Nanoseconds,
+            better: Better::Lower,
+            work: None,
+        };
+        let mut one = experiment("sleep", &[], metric);
+        one.id.clone_from(&result.id);
+        one.claims = vec![Claim {
+            id: id.rsplit('/').next().unwrap().into(),
+            standing: Standing::Claim,
+            text: "It holds".into(),
+            source: None,
+            metric: "time".into(),
+            kind: ClaimKind::Ratio {
+                of: at(size),
+                to: at(1),
+                bound: Bound {
+                    at_least: Some(1.0),
+                    at_most: None,
+                },
+            },
+            published: None,
+        }];
+        vec![one]
+    };
+    let (two, three) = (about(2), about(3));
+    assert!(is_same((&judged, &two), (&judged, &two)));
+    assert!(!is_same((&judged, &two), (&judged, &three)));
+}
+
+fn experiment(driver: &str, fixed: &[(&str, Value)], metric: Metric) -> Experiment {
+    Experiment {
         id: "my/x".into(),
         title: "X".into(),
         source: "mine".into(),
@@ -99,7 +156,11 @@ fn what_changed_in_an_experiment_is_a_condition() {
         claims: vec![],
         exact: false,
         rounds: Rounds::default(),
-    };
+    }
+}
+
+#[test]
+fn what_changed_in_an_experiment_is_a_condition() {
     let metric = |statistic, unit, better| Metric {
         name: "time".into(),
         statistic,
