@@ -1,6 +1,7 @@
 //! A memory node as a daemon: memory, transports, log, status and a graceful end.
 
 mod report;
+mod room;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,6 +30,7 @@ pub use report::{
     MemoryReport, NodeReport, Report, ShmReport, ShmWorkReport, SpaceReport, WorkerReport,
     SPACES_MAX,
 };
+pub use room::Room;
 
 /// The name of this kind of daemon, in the names of its sockets.
 pub const KIND: &str = "memory";
@@ -161,6 +163,13 @@ pub enum Error {
     ListenShm(PathBuf, io::Error),
     /// There is not as much memory.
     Memory(tare_memory::Error),
+    /// The system cannot give as much memory.
+    Room {
+        /// What it can give.
+        found: Room,
+        /// The bytes for the pages and the page table.
+        expected: u64,
+    },
     /// The file that keeps the memory.
     Keep(PathBuf, KeepError),
     /// The system has no random numbers.
@@ -184,6 +193,14 @@ impl fmt::Display for Error {
                 write!(f, "cannot listen at {}: {error}", path.display())
             }
             Error::Memory(error) => error.fmt(f),
+            Error::Room { found, expected } => write!(
+                f,
+                "found {} MiB ({}), expected {} MiB for the memory and its page table: give the \
+                 node less memory (-m)",
+                found.bytes >> 20,
+                found.bound,
+                expected.div_ceil(1 << 20)
+            ),
             Error::Keep(path, error) => write!(f, "{}: {error}", path.display()),
             Error::Random(error) => write!(f, "the system has no random numbers: {error}"),
             Error::Service(error) => f.write_str(error),
@@ -377,6 +394,7 @@ fn listen_xdp(at: &XdpAddress, options: &Options) -> io::Result<(XdpSource, Open
 
 /// Opens the memory, which a file may hold.
 fn open(options: &Options, config: &Config) -> Result<(Store<Mapping>, Option<Restored>), Error> {
+    check_room(options, config)?;
     let Some(path) = &options.keep else {
         let map = |len| match options.pages {
             Some(pages) => Mapping::anonymous(len, pages),
@@ -396,6 +414,23 @@ fn open(options: &Options, config: &Config) -> Result<(Store<Mapping>, Option<Re
         }
     }
     Ok((store, Some(restored)))
+}
+
+/// Checks that the system can give the memory, unless it is there: in huge pages that are set aside,
+/// or in a file that has it already.
+fn check_room(options: &Options, config: &Config) -> Result<(), Error> {
+    let is_set_aside = matches!(options.pages, Some(Pages::Huge1G | Pages::Huge2M));
+    let is_kept = options.keep.as_deref().is_some_and(|file| {
+        let found = std::fs::metadata(file);
+        found.is_ok_and(|found| found.len() > 0)
+    });
+    let expected = Store::<Mapping>::needed_bytes(config);
+    match room::available() {
+        Some(found) if found.bytes < expected && !is_set_aside && !is_kept => {
+            Err(Error::Room { found, expected })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes the file. A process that was killed has it until the kernel has taken its memory down, so

@@ -218,6 +218,12 @@ impl<M: Bytes> Store<M> {
         Ok(Store::of(config, table, pool))
     }
 
+    /// Returns the bytes that a store takes for its pool and its page table.
+    pub fn needed_bytes(config: &Config) -> u64 {
+        let frames = config.bytes.min(pool::BYTES_MAX) >> PageSize::Small.shift();
+        (frames << PageSize::Small.shift()) + table::bytes(frames) as u64
+    }
+
     fn of(config: &Config, table: Table<M>, pool: Pool<M>) -> Store<M> {
         if let Some(preset) = config.preset {
             let is_border = |address: Address| address.is_multiple_of(preset.page.bytes());

@@ -95,7 +95,8 @@ reasons! {
         Sizes = 2: "the sizes of the region are not possible: entries are a power of two from 16 \
             to 4096, data is whole pages from 16 KiB to 64 MiB",
         /// The node has as many clients as it may have.
-        Full = 3: "the node has as many clients as it may have",
+        Full = 3: "the node has as many clients over shared memory as it may have: one of them must \
+            disconnect first",
         /// No memory for another region.
         Memory = 4: "the node has no memory for another region",
     }
