@@ -165,7 +165,7 @@ pub enum Error {
     Memory(tare_memory::Error),
     /// The system cannot give as much memory.
     Room {
-        /// What it can give.
+        /// The memory that it can give.
         found: Room,
         /// The bytes for the pages and the page table.
         expected: u64,
@@ -416,8 +416,8 @@ fn open(options: &Options, config: &Config) -> Result<(Store<Mapping>, Option<Re
     Ok((store, Some(restored)))
 }
 
-/// Checks that the system can give the memory, unless it is there: in huge pages that are set aside,
-/// or in a file that has it already.
+/// Checks that the system can give the memory, unless it is there: in huge pages that are set
+/// aside, or in a file that has it already.
 fn check_room(options: &Options, config: &Config) -> Result<(), Error> {
     let is_set_aside = matches!(options.pages, Some(Pages::Huge1G | Pages::Huge2M));
     let is_kept = options.keep.as_deref().is_some_and(|file| {
