@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -131,8 +132,9 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
     Ok(report::exit_code(&result, false))
 }
 
-/// Writes the experiment file. A link stays, and the file that it names is written; what is no file
-/// stays as it is, since the new file would take its place.
+/// Writes the experiment file, unless it is there already. A link stays, and the file that it names
+/// is written; what is no file stays as it is, since the new file would take its place, as does a
+/// file with another text, which may have been edited since it was saved.
 fn save(path: &Path, text: &str) -> anyhow::Result<()> {
     let path = match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => path
@@ -143,6 +145,16 @@ fn save(path: &Path, text: &str) -> anyhow::Result<()> {
     if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
         let path = path.display();
         bail!("--save {path}: found no regular file, expected one or none; give another path");
+    }
+    match fs::read(&path) {
+        Ok(found) if found == text.as_bytes() => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("--save {}", path.display())),
+        Ok(_) => bail!(
+            "--save {}: found a file with another text, expected none: give another path, or \
+             remove it",
+            path.display()
+        ),
     }
     Ok(store::write_whole(&path, text.as_bytes())?)
 }
@@ -457,13 +469,17 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_saved_through_a_link_and_never_in_place_of_what_is_no_file() {
+    fn a_file_is_never_saved_in_place_of_another_or_of_what_is_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let [file, link, fifo, dangling] =
             ["file", "link", "fifo", "dangling"].map(|name| folder.path().join(name));
-        fs::write(&file, "before").unwrap();
         symlink(&file, &link).unwrap();
-        save(&link, "after").unwrap();
+        save(&file, "after").unwrap();
+        for path in [&file, &link] {
+            save(path, "after").unwrap();
+            let refused = save(path, "another").unwrap_err().to_string();
+            assert!(refused.contains("found a file with another text"), "{refused}");
+        }
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_to_string(&file).unwrap(), "after");
         let made = Command::new("mkfifo").arg(&fifo).status().unwrap();

@@ -147,13 +147,43 @@ fn a_comparison_whose_budget_is_used_up_says_so_and_needs_no_temporary_directory
         "{shown}"
     );
 
-    let ran = compare(&["--rounds", "2", "--out", "two", "--save", "kept.toml"]);
+    let ran = compare(&["--rounds", "2", "--out", "two", "--save", "two.toml"]);
     let (said, shown) = (text(&ran.stderr), text(&ran.stdout));
     assert!(
-        said.contains("to repeat: tare run kept.toml --rounds 2\n"),
+        said.contains("to repeat: tare run two.toml --rounds 2\n"),
         "{said}"
     );
     assert!(!shown.contains("budget"), "{shown}");
+}
+
+#[test]
+fn a_saved_comparison_that_was_edited_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let saved = directory.path().join("mine.toml");
+    let compare = |limit: &str| {
+        let words = ["compare", "true", "sleep 0", "--rounds", "1", "--limit"];
+        tare(
+            directory.path(),
+            &[&words, &[limit, "--save", "mine.toml"][..]].concat(),
+        )
+    };
+    for _ in ["saved", "the same once more"] {
+        let ran = compare("9 s");
+        assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    }
+    let edited = std::fs::read_to_string(&saved).unwrap() + "# mine\n";
+    std::fs::write(&saved, &edited).unwrap();
+    for limit in ["9 s", "8 s"] {
+        let refused = compare(limit);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(refused.stdout.is_empty());
+        assert_eq!(
+            text(&refused.stderr),
+            "tare: --save mine.toml: found a file with another text, expected none: give another \
+             path, or remove it\n"
+        );
+        assert_eq!(std::fs::read_to_string(&saved).unwrap(), edited);
+    }
 }
 
 #[test]
