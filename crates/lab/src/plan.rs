@@ -29,6 +29,10 @@ pub struct Plan {
     pub seed: u64,
     /// The time that the run may take, in s; `None` if only its rounds limit it.
     pub budget_s: Option<f64>,
+    /// The number of trials of a cell after which its experiment ends if all of them failed; `None`
+    /// if it goes on for as long as its claims could be decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub give_up_after: Option<u32>,
     /// The time at which the plan was made, RFC 3339 in UTC.
     pub started: String,
     /// The folder in which the run began, from which relative paths go out; `None` if its name
@@ -210,6 +214,7 @@ pub(crate) mod tests {
             size: "quick".into(),
             seed: 7,
             budget_s: None,
+            give_up_after: None,
             started: "2026-01-01T00:00:00Z".into(),
             directory: None,
             machine: Machine::default(),

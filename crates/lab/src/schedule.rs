@@ -8,6 +8,7 @@ use crate::experiment::Experiment;
 use crate::plan::{Done, Plan};
 use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
+use crate::value::Point;
 
 /// The state of a run between rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +42,9 @@ impl Schedule {
         // Which experiments take part in this round was decided by the rounds before it. Its own
         // records must not count: a part of a round could close an experiment that an uninterrupted
         // run would have gone on with.
-        let results = (round > 0).then(|| {
-            let before = records.iter().filter(|record| record.round < round);
-            plan.judge(&before.cloned().collect::<Vec<_>>())
-        });
+        let before = records.iter().filter(|record| record.round < round);
+        let before: Vec<TrialRecord> = before.cloned().collect();
+        let results = (round > 0).then(|| plan.judge(&before));
         let mut incomplete = false;
         let mut open = Vec::new();
         for (place, experiment) in plan.experiments.iter().enumerate() {
@@ -56,7 +56,9 @@ impl Schedule {
             let mut takes_part = trials.any(|trial| !done.is_untestable(plan, &trial))
                 && (0..round).all(|before| !lacks(before));
             if let Some(results) = &results {
-                takes_part = takes_part && !is_over(experiment, round, &results.experiments[place]);
+                takes_part = takes_part
+                    && !is_over(experiment, round, &results.experiments[place])
+                    && given_up(plan, &before, place).is_none();
             }
             if takes_part && lacks(round) {
                 let begun = of(records, experiment).any(|record| record.round == round);
@@ -87,10 +89,12 @@ impl Schedule {
         }
     }
 
-    /// Closes the experiments whose round would not end in time.
+    /// Closes the experiments that are given up, or whose round would not end in time.
     pub(crate) fn pass_by(&mut self, plan: &Plan, records: &[TrialRecord]) {
         for (place, open) in self.open.iter_mut().enumerate() {
-            *open = *open && has_time(plan, records, place, self.round);
+            *open = *open
+                && given_up(plan, records, place).is_none()
+                && has_time(plan, records, place, self.round);
         }
     }
 }
@@ -98,6 +102,19 @@ impl Schedule {
 /// Returns true if an experiment that ran that many rounds needs no more.
 fn is_over(experiment: &Experiment, rounds: u32, result: &ExperimentResult) -> bool {
     rounds >= experiment.rounds.most || rounds >= experiment.rounds.least && result.decided()
+}
+
+/// Returns the first cell of an experiment for which it is given up: of which the first trials all
+/// failed, as many as [`Plan::give_up_after`].
+pub fn given_up(plan: &Plan, records: &[TrialRecord], place: usize) -> Option<Point> {
+    let limit = plan.give_up_after? as usize;
+    let experiment = &plan.experiments[place];
+    experiment.points().into_iter().find(|at| {
+        let trials = of(records, experiment).filter(|record| record.at == *at && ran(record));
+        let first: Vec<&TrialRecord> = trials.take(limit).collect();
+        let failed = |record: &&TrialRecord| matches!(record.outcome, Outcome::Failed { .. });
+        first.len() == limit && first.iter().all(failed)
+    })
 }
 
 /// Returns whether the next round of an experiment that ran all `round` rounds before, if it takes

@@ -176,7 +176,8 @@ impl Run {
     tare compare './old {input}' './new {input}' --save mine.toml\n\n\
     Each command after the first is compared with the first, in rounds that run every command once\n\
     in a shuffled order. Rounds go on until wall time and processor time are decided, or the next would\n\
-    not end within the budget. Without --shell a command is split into words as a shell would, and nothing is expanded.\n\n\
+    not end within the budget, or the first ten trials of a command all failed. Without --shell a command\n\
+    is split into words as a shell would, and nothing is expanded.\n\n\
     Exit status: 0 done, whatever the verdicts; 2 wrong usage or it could not run; 130 interrupted.")]
 pub(crate) struct Compare {
     /// The commands, each one argument
@@ -197,8 +198,7 @@ pub(crate) struct Compare {
     /// The time that the comparison may take; the first round always runs
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30 s")]
     pub(crate) budget: Duration,
-    /// Exactly N rounds, decided or not, instead of rounds until it is decided or the budget is
-    /// used up
+    /// N rounds, decided or not, instead of rounds until it is decided or the budget is used up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub(crate) rounds: Option<u32>,
     /// The seed of every shuffle [default: drawn from the operating system]

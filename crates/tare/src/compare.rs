@@ -15,13 +15,17 @@ use tare_lab::experiment::{Experiment, Rounds};
 use tare_lab::file::Size;
 use tare_lab::report::text::clean;
 use tare_lab::result::{ClaimResult, RunResult, Verdict};
-use tare_lab::store;
+use tare_lab::schedule;
+use tare_lab::store::{self, RunDirectory};
 use tare_lab::unit::significant;
 
 use crate::{catalog, cli, forecast, report, run, systems, terminal};
 
 /// The metrics that are compared, in the order in which they are shown.
 const METRICS: [(&str, &str); 2] = [("time", "wall time"), ("cpu_time", "processor time")];
+
+/// The number of trials of a command after which the comparison ends if all of them failed.
+const GIVE_UP_AFTER: u32 = 10;
 
 /// The most commands.
 const COMMANDS_MAX: usize = 16;
@@ -100,7 +104,8 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
     };
     let budget = arguments.rounds.is_none().then_some(arguments.budget);
     let name = Size::Quick.name();
-    let mut directory = run::create(experiments, name, budget, arguments.seed, Some(&out))?;
+    let (give_up_after, seed) = (Some(GIVE_UP_AFTER), arguments.seed);
+    let mut directory = run::create(experiments, name, budget, give_up_after, seed, Some(&out))?;
     let Some(result) = run::execute(&mut directory, &drivers)? else {
         if arguments.out.is_some() {
             let out = terminal::word(&out);
@@ -114,9 +119,16 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
         terminal::print_last(&terminal::json(&Printed { comparisons, run })?)?;
     } else {
         let mut text = shown(arguments, &result, &comparisons);
-        // An open comparison had rounds left: time was short.
+        // An open comparison had rounds left: a command was given up, or time was short.
         let open = comparisons.iter().any(|comparison| comparison.judged.open);
-        if let Some(budget) = budget.filter(|_| open) {
+        if let Some(place) = given_up(&directory).filter(|_| open) {
+            let place = place + 1;
+            let _ = writeln!(
+                text,
+                "\nThe comparison ended early: the first {GIVE_UP_AFTER} trials of command {place} \
+                 all failed."
+            );
+        } else if let Some(budget) = budget.filter(|_| open) {
             let budget = forecast::exact(budget);
             let _ = writeln!(
                 text,
@@ -130,6 +142,16 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
         terminal::say(&format!("tare: report: {}", page.display()));
     }
     Ok(report::exit_code(&result, false))
+}
+
+/// Returns the place, from 0, of the command whose first trials all failed; `None` if there is
+/// none.
+fn given_up(directory: &RunDirectory) -> Option<usize> {
+    let plan = directory.plan();
+    let at = schedule::given_up(plan, directory.records(), 0)?;
+    // Cells come in the order of the commands.
+    let points = plan.experiments.first()?.points();
+    points.into_iter().position(|point| point == at)
 }
 
 /// Writes the experiment file, unless it is there already. A link stays, and the file that it names

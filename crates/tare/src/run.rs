@@ -104,14 +104,17 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
     };
     let size = if is_tour { TOUR } else { size.name() };
     let seed = arguments.seed;
-    create(experiments, size, budget, seed, arguments.out.as_deref())
+    let out = arguments.out.as_deref();
+    create(experiments, size, budget, None, seed, out)
 }
 
-/// Plans a run of `experiments` in the directory `out`, or one of its own.
+/// Plans a run of `experiments` in the directory `out`, or one of its own. `give_up_after` is that
+/// of [`Plan`].
 pub(crate) fn create(
     experiments: Vec<Experiment>,
     size: &str,
     budget: Option<Duration>,
+    give_up_after: Option<u32>,
     seed: Option<u64>,
     out: Option<&Path>,
 ) -> anyhow::Result<RunDirectory> {
@@ -129,6 +132,7 @@ pub(crate) fn create(
         size: size.into(),
         seed,
         budget_s: budget.map(|budget| budget.as_secs_f64()),
+        give_up_after,
         started,
         warnings: machine.warnings(),
         directory: std::env::current_dir()

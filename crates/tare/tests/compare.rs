@@ -115,6 +115,18 @@ fn a_program_that_fails_or_is_missing_gets_no_verdict() {
 }
 
 #[test]
+fn a_command_whose_first_ten_trials_fail_ends_the_comparison() {
+    let directory = tempfile::tempdir().unwrap();
+    // The first command runs twice in a round.
+    for (commands, rounds) in [(["false", "true"], 5), (["true", "false"], 10)] {
+        let words = [&["compare"], &commands[..], &["--json", "--rounds", "40"]].concat();
+        let ran = tare(directory.path(), &words);
+        let result: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        assert_eq!(result["run"]["rounds"], rounds, "{commands:?}");
+    }
+}
+
+#[test]
 fn a_comparison_whose_budget_is_used_up_says_so_and_needs_no_temporary_directory_with_out() {
     let directory = tempfile::tempdir().unwrap();
     let compare = |more: &[&str]| {

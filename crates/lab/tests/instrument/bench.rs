@@ -286,6 +286,7 @@ impl Bench {
             size: "quick".into(),
             seed: 0,
             budget_s: None,
+            give_up_after: None,
             started: String::new(),
             directory: None,
             machine: Machine::default(),

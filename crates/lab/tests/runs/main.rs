@@ -19,7 +19,7 @@ use tare_lab::plan::{Plan, Trial};
 use tare_lab::result::{ExperimentResult, Verdict, SCHEMA};
 use tare_lab::runner::{self, Ended, Observer};
 use tare_lab::sample::{Outcome, TrialRecord};
-use tare_lab::schedule::Schedule;
+use tare_lab::schedule::{self, Schedule};
 use tare_lab::store::{self, RunDirectory, StoreError};
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Parameters, Point, Selector, Value};
@@ -76,6 +76,7 @@ fn plan(rounds: u32) -> Plan {
         size: "quick".into(),
         seed: 3,
         budget_s: None,
+        give_up_after: None,
         started: "2026-01-01T00:00:00Z".into(),
         directory: None,
         machine: Machine::default(),

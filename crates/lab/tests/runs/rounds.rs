@@ -4,7 +4,8 @@
 use super::*;
 
 /// A cell gives the value of its parameter `x`, or 1 and 3 in turn where that is 0, by a count in
-/// the folder. The cell `x = 4` cannot run where the folder has a file of the name `closed`.
+/// the folder; it fails if `x` is negative. The cell `x = 4` cannot run where the folder has a file
+/// of the name `closed`.
 struct Turns(std::path::PathBuf);
 
 impl Driver for Turns {
@@ -30,6 +31,7 @@ impl Driver for Turns {
         let script = r#"echo '{"type":"version","protocol":1,"program":"sh"}'
             echo '{"type":"start"}'
             v=$1
+            [ "$v" -ge 0 ] || exit 1
             if [ "$v" = 0 ]; then
                 n=$(cat "$0" 2>/dev/null || echo 0); echo $((n + 1)) > "$0"; v=$((n % 2 * 2 + 1))
             fi
@@ -305,6 +307,41 @@ fn an_experiment_that_left_out_a_round_for_lack_of_time_never_comes_back() {
         }
         assert_eq!(order(directory.records()), whole, "in parts of {part}");
     }
+}
+
+#[test]
+fn an_experiment_is_given_up_when_the_first_trials_of_a_cell_all_failed_if_the_plan_says_so() {
+    let run = |give_up_after, part: usize| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut plan = two_experiments(Rounds::exactly(9));
+        plan.give_up_after = give_up_after;
+        plan.experiments[0].axes[0].values = vec![Value::Int(2), Value::Int(-1)];
+        let mut directory = RunDirectory::create(folder.path(), plan).unwrap();
+        while go_turns(&mut directory, lines(folder.path()) + part) == Ended::Interrupted {
+            drop(directory);
+            directory = RunDirectory::open(folder.path()).unwrap();
+        }
+        let (plan, records) = RunDirectory::read(folder.path()).unwrap();
+        assert!(Schedule::new(&plan, &records).is_complete());
+        (plan, records)
+    };
+    let rounds =
+        |records: &[TrialRecord]| ["turns/clear", "turns/open"].map(|id| rounds_of(records, id));
+    for part in [1, 4, usize::MAX / 2] {
+        assert_eq!(rounds(&run(Some(5), part).1), [5, 9], "in parts of {part}");
+    }
+    let (mut plan, mut records) = run(None, usize::MAX / 2);
+    assert_eq!(rounds(&records), [9, 9]);
+    assert_eq!(schedule::given_up(&plan, &records, 0), None);
+    plan.give_up_after = Some(5);
+    let fails = plan.experiments[0].points().remove(1);
+    assert_eq!(schedule::given_up(&plan, &records, 0), Some(fails.clone()));
+    assert_eq!(schedule::given_up(&plan, &records, 1), None);
+    let good = records.iter().find(|record| record.at != fails).unwrap();
+    let good = good.outcome.clone();
+    let fifth = records.iter_mut().filter(|record| record.at == fails).nth(4);
+    fifth.unwrap().outcome = good;
+    assert_eq!(schedule::given_up(&plan, &records, 0), None);
 }
 
 #[test]
