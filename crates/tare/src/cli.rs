@@ -178,7 +178,8 @@ impl Run {
     in a shuffled order. Rounds go on until wall time and processor time are decided, or the next would\n\
     not end within the budget, or the first ten trials of a command all failed. Without --shell a command\n\
     is split into words as a shell would, and nothing is expanded.\n\n\
-    Exit status: 0 done, whatever the verdicts; 2 wrong usage or it could not run; 130 interrupted.")]
+    Exit status: 0 done, whatever the verdicts; 2 wrong usage, it could not run, or there is no ratio;\n\
+    130 interrupted.")]
 pub(crate) struct Compare {
     /// The commands, each one argument
     #[arg(value_name = "COMMAND", required = true, num_args = 2..)]

@@ -53,6 +53,8 @@ enum Difference {
     More,
     /// The rounds do not show which.
     NotShown,
+    /// There is no ratio.
+    NotCompared,
 }
 
 #[derive(Serialize)]
@@ -141,7 +143,12 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
         let page = report::write_html(&out, &result)?;
         terminal::say(&format!("tare: report: {}", page.display()));
     }
-    Ok(report::exit_code(&result, false))
+    let code = report::exit_code(&result, false);
+    let compared = |comparison: &Comparison<'_>| comparison.difference != Difference::NotCompared;
+    Ok(match comparisons.iter().all(compared) {
+        true => code,
+        false => ExitCode::from(2),
+    })
 }
 
 /// Returns the place, from 0, of the command whose first trials all failed; `None` if there is
@@ -334,6 +341,7 @@ fn comparisons<'r>(commands: &'r [String], result: &'r RunResult) -> Vec<Compari
                 to: &commands[0],
                 metric,
                 difference: match judged.verdict {
+                    _ if judged.measured.is_none() => Difference::NotCompared,
                     Verdict::Reproduced | Verdict::Held => Difference::Less,
                     Verdict::NotReproduced | Verdict::Missed => Difference::More,
                     Verdict::Inconclusive | Verdict::NotTestable => Difference::NotShown,
@@ -373,10 +381,19 @@ fn shown(arguments: &cli::Compare, result: &RunResult, comparisons: &[Comparison
         }
     }
     for comparison in comparisons {
-        let _ = writeln!(text, "\n{}", sentence(comparison));
         let judged = comparison.judged;
-        if let Some(reason) = &judged.reason {
-            let _ = writeln!(text, "   {}", as_given(reason, arguments));
+        let reason = judged.reason.as_ref();
+        let reason = reason.map(|reason| as_given(reason, arguments));
+        if comparison.difference == Difference::NotCompared {
+            let words = capitalized(comparison);
+            let why = all_failed(result, judged);
+            let why = why.or(reason).unwrap_or_else(|| "no ratio".to_owned());
+            let _ = writeln!(text, "\n{words}: not compared: {why}");
+        } else {
+            let _ = writeln!(text, "\n{}", sentence(comparison));
+            if let Some(reason) = reason {
+                let _ = writeln!(text, "   {reason}");
+            }
         }
         for failures in &judged.failures {
             let _ = writeln!(
@@ -395,13 +412,36 @@ fn shown(arguments: &cli::Compare, result: &RunResult, comparisons: &[Comparison
     text
 }
 
-/// The result of one command in one metric, as a sentence.
-fn sentence(comparison: &Comparison<'_>) -> String {
-    let place = comparison.place;
+/// Returns the commands of a comparison of which every trial failed, in words; `None` if there is
+/// none.
+fn all_failed(result: &RunResult, judged: &ClaimResult) -> Option<String> {
+    // Cells come in the order of the commands.
+    let cells = result.experiments.iter().flat_map(|e| &e.cells);
+    let cells = cells.filter(|cell| cell.metric == judged.metric);
+    let places = (1..).zip(cells).filter(|(_, cell)| {
+        let mut failures = judged.failures.iter();
+        failures.any(|failures| failures.at == cell.at && failures.failed == failures.of)
+    });
+    let places: Vec<String> = places.map(|(place, _)| place.to_string()).collect();
+    match places.as_slice() {
+        [] => None,
+        [one] => Some(format!("every trial of command {one} failed")),
+        both => Some(format!("every trial of commands {} failed", both.join(" and "))),
+    }
+}
+
+/// The metric of a comparison, as the beginning of a sentence.
+fn capitalized(comparison: &Comparison<'_>) -> String {
     let words = METRICS
         .iter()
         .find(|(metric, _)| *metric == comparison.metric)
         .map_or("time", |(_, words)| words);
+    words[..1].to_uppercase() + &words[1..]
+}
+
+/// The result of one command in one metric, as a sentence.
+fn sentence(comparison: &Comparison<'_>) -> String {
+    let place = comparison.place;
     let judged = comparison.judged;
     let ratio = match (judged.measured, judged.ci95) {
         (Some(ratio), Some([low, high])) => format!(
@@ -416,14 +456,16 @@ fn sentence(comparison: &Comparison<'_>) -> String {
     let found = match comparison.difference {
         Difference::Less => format!("command {place} needs less than command 1"),
         Difference::More => format!("command {place} needs more than command 1"),
-        Difference::NotShown => format!("no difference shown between commands 1 and {place}"),
+        Difference::NotShown | Difference::NotCompared => {
+            format!("no difference shown between commands 1 and {place}")
+        }
     };
     let p = judged
         .evidence
         .in_words()
         .map_or(String::new(), |p| format!(", p {p}"));
-    let capital = words[..1].to_uppercase() + &words[1..];
-    format!("{capital}: {found}: {ratio}, {} rounds{p}", judged.n)
+    let words = capitalized(comparison);
+    format!("{words}: {found}: {ratio}, {} rounds{p}", judged.n)
 }
 
 #[cfg(test)]

@@ -87,8 +87,11 @@ fn a_program_that_fails_or_is_missing_gets_no_verdict() {
     ];
     let ran = tare(directory.path(), &failing);
     let shown = text(&ran.stdout);
-    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stderr));
     assert!(!shown.contains("needs"), "{shown}");
+    let expected = "\nWall time: not compared: every trial of command 2 failed\n   10 of 10 trials";
+    assert!(shown.contains(expected), "{shown}");
+    assert!(!shown.contains("no difference"), "{shown}");
     assert!(
         shown.contains("exited with status 3") && shown.contains("broken"),
         "{shown}"
@@ -99,7 +102,7 @@ fn a_program_that_fails_or_is_missing_gets_no_verdict() {
         let braces = ["compare", "sh -c 'exit {1}'", "true", "--rounds", "1"];
         let ran = tare(directory.path(), &[&braces, shell].concat());
         let shown = text(&ran.stdout);
-        assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+        assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stderr));
         assert!(
             shown.contains("1 of 1 trials of command=sh -c 'exit {1}' failed: "),
             "{shown}"
@@ -115,15 +118,54 @@ fn a_program_that_fails_or_is_missing_gets_no_verdict() {
 }
 
 #[test]
-fn a_command_whose_first_ten_trials_fail_ends_the_comparison() {
+fn a_command_whose_first_ten_trials_fail_ends_the_comparison_which_then_has_no_result() {
     let directory = tempfile::tempdir().unwrap();
-    // The first command runs twice in a round.
-    for (commands, rounds) in [(["false", "true"], 5), (["true", "false"], 10)] {
-        let words = [&["compare"], &commands[..], &["--json", "--rounds", "40"]].concat();
-        let ran = tare(directory.path(), &words);
+    for (commands, words, rounds, last) in [
+        // The first one runs twice in a round.
+        (
+            ["false", "true"],
+            "every trial of command 1 failed",
+            5,
+            "the first 10 trials of command 1 all failed.\n",
+        ),
+        (
+            ["false", "sh -c 'exit 1'"],
+            "every trial of commands 1 and 2 failed",
+            5,
+            "the first 10 trials of command 1 all failed.\n",
+        ),
+        (
+            ["true", "false"],
+            "every trial of command 2 failed",
+            10,
+            "the first 10 trials of command 2 all failed.\n",
+        ),
+    ] {
+        let words_of = |more: &[&'static str]| [&["compare"], &commands[..], more].concat();
+        let ran = tare(directory.path(), &words_of(&["--budget", "60 s"]));
+        let shown = text(&ran.stdout);
+        assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stderr));
+        for metric in ["Wall time", "Processor time"] {
+            assert!(shown.contains(&format!("\n{metric}: not compared: {words}\n")), "{shown}");
+        }
+        assert!(!shown.contains("budget") && !shown.contains("no ratio"), "{shown}");
+        let last = format!("\nThe comparison ended early: {last}");
+        assert!(shown.ends_with(&last), "{shown}");
+
+        let ran = tare(directory.path(), &words_of(&["--json", "--rounds", "40"]));
+        assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stderr));
         let result: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
         assert_eq!(result["run"]["rounds"], rounds, "{commands:?}");
+        for comparison in result["comparisons"].as_array().unwrap() {
+            assert_eq!(comparison["difference"], "not-compared");
+        }
     }
+    // One success is enough to go on.
+    let words = ["compare", "true", "mkdir once", "--rounds", "12", "--json"];
+    let ran = tare(directory.path(), &words);
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    let result: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    assert_eq!(result["run"]["rounds"], 12);
 }
 
 #[test]
