@@ -278,6 +278,23 @@ impl Machine {
         }
     }
 
+    /// Returns an error if no file can be made in the folder for temporary files.
+    pub(crate) fn need_temporary_folder(&self) -> Result<(), Missing> {
+        let folder = match self {
+            Machine::This => std::env::temp_dir(),
+            #[cfg(test)]
+            Machine::Described { .. } => return Ok(()),
+        };
+        match tempfile::tempfile_in(&folder) {
+            Ok(_) => Ok(()),
+            // The error itself has the name of the file, which is another one each time.
+            Err(error) => Err(Missing {
+                reason: format!("no file can be made in {}: {}", folder.display(), error.kind()),
+                remedy: Some("set TMPDIR to a folder that can be written".into()),
+            }),
+        }
+    }
+
     /// Returns an error if the machine has fewer processors; `what` needs them.
     pub(crate) fn need_cpus(&self, cpus: usize, what: &str) -> Result<(), Missing> {
         let here = self.cpus();

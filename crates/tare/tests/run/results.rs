@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -381,4 +382,83 @@ metrics = [{ name = "peak_memory", unit = "MB", better = "lower" }]
     };
     assert!((3.0..8.0).contains(&peak(0)), "{}", peak(0));
     assert!((30.0..50.0).contains(&peak(1)), "{}", peak(1));
+}
+
+/// Returns true if `/tmp` can be made read-only for a test; prints a notice if not, and fails under
+/// CI.
+fn can_mount() -> bool {
+    let tried = Command::new("unshare").args(["--mount", "true"]).output();
+    if tried.is_ok_and(|tried| tried.status.success()) {
+        return true;
+    }
+    let notice = "NOT TESTED: a read-only /tmp, which needs root and util-linux";
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{notice}");
+    // Past the capture of the test runner: what is not tested must be seen.
+    let _ = writeln!(std::io::stderr(), "{notice}");
+    false
+}
+
+#[test]
+fn without_a_folder_for_temporary_files_only_what_needs_one_is_not_testable() {
+    if !can_mount() {
+        return;
+    }
+    let folder = folder();
+    let experiment = r#"
+[[experiment]]
+id     = "temporary/guest"
+title  = "A guest"
+source = "the test"
+driver = "cvmnet"
+fixed  = { connections = 1, size = "1 KiB", duration = "20 ms" }
+matrix = { work = ["send", "https"] }
+metric = { name = "throughput", unit = "MB/s", better = "higher" }
+
+[[experiment]]
+id     = "temporary/numbers"
+title  = "Numbers"
+source = "the test"
+driver = "rdrand"
+fixed  = { method = "rand_chacha", duration = "10 ms" }
+matrix = { output = ["none", "file"] }
+metric = { name = "throughput", unit = "MB/s", better = "higher" }
+"#;
+    fs::write(folder.path().join("temporary.toml"), experiment).unwrap();
+    // The test's folder, the sources and the program may be below /tmp.
+    let script = r#"mount --rbind /tmp /tmp && mount --bind "$PWD" "$PWD" &&
+        mount -o remount,bind,ro /tmp && cd "$PWD" && ! touch /tmp/x 2> /dev/null &&
+        exec "$TARE" run temporary.toml --rounds 1 --out r --json"#;
+    let run = |variable: Option<&Path>| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c", script])
+            .env("TARE", env!("CARGO_BIN_EXE_tare"))
+            .env_remove("TMPDIR")
+            .current_dir(folder.path());
+        if let Some(own) = variable {
+            command.env("TMPDIR", own);
+        }
+        let done = command.output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        fs::remove_dir_all(folder.path().join("r")).unwrap();
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let cells = result["experiments"].as_array().unwrap().iter();
+        let cells = cells.flat_map(|experiment| experiment["cells"].as_array().unwrap());
+        cells.cloned().collect::<Vec<_>>()
+    };
+    let without = run(None);
+    let with = run(Some(folder.path()));
+    assert_eq!((without.len(), with.len()), (4, 4));
+    for (place, (without, with)) in without.iter().zip(&with).enumerate() {
+        assert_eq!(with["n"], 1, "{with:#}");
+        assert_eq!(without["failed"], 0, "{without:#}");
+        let needs_one = place % 2 == 1;
+        assert_eq!(without["n"], u8::from(!needs_one), "{without:#}");
+        if needs_one {
+            let reason = without["reason"].as_str().unwrap();
+            assert!(reason.contains("no file can be made in /tmp: "), "{reason}");
+            let remedy = "set TMPDIR to a folder that can be written";
+            assert!(reason.contains(remedy), "{reason}");
+        }
+    }
 }

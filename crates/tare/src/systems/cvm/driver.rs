@@ -243,6 +243,9 @@ impl CvmnetParameters {
     /// Checks whether the path can be measured with them.
     pub(super) fn check(&self, machine: &Machine) -> Result<(), Missing> {
         check_vcpus(self.vcpus as usize, machine)?;
+        if self.work == Work::Https {
+            machine.need_temporary_folder()?;
+        }
         match self.is_ahead() {
             true => machine.need_memory(self.ahead.0, "records that are sealed ahead may need"),
             false => Ok(()),

@@ -19,6 +19,7 @@ use tare_cvmnet::server::bulk::{Sink, Source};
 use tare_cvmnet::tls::{Client, Identity, Options, Server, Suites};
 use tare_cvmnet::variant::{Exits, Variant};
 use tare_lab::choices;
+use tempfile::TempDir;
 
 use super::client::{self, Protocol};
 use board::{Board, Ending};
@@ -210,10 +211,14 @@ fn run_with<P: Probe>(
     let server = Server::new(identity, &options).map_err(text)?;
 
     let value = client::value(setup.size);
-    let folder = tempfile::tempdir().context("a folder for the file that is served")?;
-    if setup.work == Work::Https {
-        std::fs::write(folder.path().join(client::FILE), &*value)?;
-    }
+    let folder = match setup.work {
+        Work::Https => {
+            let folder = tempfile::tempdir().context("a folder for the file that is served")?;
+            std::fs::write(folder.path().join(client::FILE), &*value)?;
+            Some(folder)
+        }
+        _ => None,
+    };
     let region = Region::create(&setup.layout()).map_err(text)?;
     // A mapping belongs to one thread.
     let memory = region.fd().try_clone_to_owned()?;
@@ -232,7 +237,7 @@ fn run_with<P: Probe>(
         setup,
         server,
         store: guest::store(setup, &value)?,
-        folder: folder.path(),
+        folder: folder.as_ref().map(TempDir::path),
         board: &board,
     };
     let load = |pair| {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, Context as _};
 use tare_cvmnet::breakdown::{Probe, Totals};
 use tare_cvmnet::busy::BusyTime;
 use tare_cvmnet::guest::Guest;
@@ -43,8 +43,8 @@ pub(super) struct Shared<'a> {
     pub(super) setup: &'a Setup,
     pub(super) server: Server,
     pub(super) store: Arc<Mutex<Store>>,
-    /// The folder of the file that is served.
-    pub(super) folder: &'a Path,
+    /// The folder of the file that is served over HTTPS; `None` for other work.
+    pub(super) folder: Option<&'a Path>,
     pub(super) board: &'a Board,
 }
 
@@ -79,7 +79,7 @@ fn services(
             return Ok(ports.collect());
         }
         Work::Https => Box::new(Http::new(&HttpConfig {
-            folder: shared.folder.into(),
+            folder: shared.folder.context("a folder of files")?.into(),
             cache_max: STORE,
             cached_file_max: STORE,
         })?),

@@ -109,7 +109,11 @@ impl Workload for Rdrand {
     }
 
     fn check(parameters: &RdrandParameters, machine: &Machine) -> Result<(), Missing> {
-        parameters.method.check(machine)
+        parameters.method.check(machine)?;
+        match parameters.output {
+            Output::File => machine.need_temporary_folder(),
+            Output::None | Output::Pipe => Ok(()),
+        }
     }
 
     fn expected(parameters: &RdrandParameters) -> Option<Expected> {
