@@ -99,11 +99,15 @@ impl Extract {
             ));
         }
         let text = String::from_utf8_lossy(output);
-        match &self.place {
+        let samples = match &self.place {
             Place::Json(pointer) => in_json(&text, pointer),
             Place::Regex(pattern) => in_text(&text, pattern, unit),
-        }
-        .map_err(|what| format!("its {stream} {what}"))
+        };
+        let samples = samples.map_err(|what| format!("its {stream} {what}"))?;
+        let measured = samples.into_iter().map(|sample| unit.measured(sample));
+        measured
+            .collect::<Result<_, _>>()
+            .map_err(|what| format!("in its {stream}: {what}"))
     }
 }
 
@@ -184,6 +188,26 @@ mod tests {
         let with_unit = r"Latency\s+([0-9.]+)(us|ms|s)\b";
         assert_eq!(regex(with_unit, "Latency   250us"), Ok(vec![0.25]));
         assert_eq!(regex(with_unit, "Latency   2s"), Ok(vec![2000.0]));
+    }
+
+    #[test]
+    fn a_negative_time_is_refused_and_a_negative_change_is_not() {
+        let json = || Place::Json("/a".into());
+        let regex = || Place::Regex(r"a: (\S+) ?(us)?".into());
+        for (place, output, found) in [
+            (json(), r#"{"a":[1,-2.5]}"#, "found -2.5 ms"),
+            (regex(), "a: -3", "found -3 ms"),
+            (regex(), "a: 3\na: -500 us", "found -0.5 ms"),
+        ] {
+            let error = samples(place, output).unwrap_err();
+            let expected = format!("in its standard output: {found}, expected 0 or more");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+        let change = Extract {
+            stream: Stream::Stdout,
+            place: regex(),
+        };
+        assert_eq!(change.samples(b"a: -3", Unit::Percent), Ok(vec![-3.0]));
     }
 
     #[test]

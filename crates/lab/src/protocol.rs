@@ -106,7 +106,7 @@ pub enum Message {
     Sample {
         /// The metric's name.
         metric: String,
-        /// The value, finite.
+        /// The value, finite, and not negative unless its unit is a ratio.
         value: f64,
         /// Its unit.
         unit: Unit,
@@ -385,6 +385,7 @@ impl Conversation {
                 if !value.is_finite() {
                     return Err(self.violation(format!("found {value}, expected a finite value")));
                 }
+                unit.measured(value).map_err(|what| self.violation(what))?;
                 if self.samples.len() == SAMPLES_MAX {
                     return Err(self.violation(format!(
                         "found more than {SAMPLES_MAX} samples; reduce them in the trial and say which statistic"

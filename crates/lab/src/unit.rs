@@ -109,6 +109,19 @@ impl Unit {
         Ok(value * self.scale() / other.scale())
     }
 
+    /// Returns `value`, which was measured in this unit, unless it cannot be: only a quotient may be
+    /// negative, such as a change or a correlation.
+    ///
+    /// # Errors
+    /// It cannot: says what was expected.
+    pub fn measured(self, value: f64) -> Result<f64, String> {
+        if value < 0.0 && self.dimension() != Dimension::Ratio {
+            let noun = self.dimension().noun();
+            return Err(format!("found {value} {self}, expected 0 or more, as of {noun}"));
+        }
+        Ok(value)
+    }
+
     /// The value as a report shows it: four significant digits in the unit of its family that
     /// keeps the number short, `13.67 Mpps`, `2.5 GiB/s`, `0.997`.
     pub fn show(self, value: f64) -> String {
@@ -421,6 +434,20 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "MiB/s cannot be converted to MHz: one is a data rate, the other a frequency"
+        );
+    }
+
+    #[test]
+    fn only_a_quotient_may_be_negative() {
+        for &unit in Unit::ALL {
+            assert_eq!(unit.measured(0.0), Ok(0.0));
+            assert_eq!(unit.measured(2.5), Ok(2.5));
+            let is_quotient = matches!(unit, Unit::Ratio | Unit::Percent);
+            assert_eq!(unit.measured(-0.5).is_ok(), is_quotient, "{unit}");
+        }
+        assert_eq!(
+            Unit::Milliseconds.measured(-3.0),
+            Err("found -3 ms, expected 0 or more, as of a time".into())
         );
     }
 

@@ -52,6 +52,21 @@ fn a_proper_conversation_gives_values_in_the_metrics_unit() {
 }
 
 #[test]
+fn a_ratio_may_be_negative() {
+    let mut metric = metric(Statistic::Median);
+    metric.unit = Unit::Ratio;
+    let sample = r#"{"type":"sample","metric":"throughput","value":-12.5,"unit":"%"}"#;
+    let mut conversation = Conversation::new(Position::Alone);
+    for line in [VERSION, START, sample, END] {
+        conversation.hear(line.as_bytes()).unwrap();
+    }
+    let Findings::Done { values, .. } = conversation.finish(&[metric]).unwrap() else {
+        panic!("not done")
+    };
+    assert_eq!(values["throughput"], -0.125);
+}
+
+#[test]
 fn notes_are_kept_by_name_and_bounded() {
     let mut conversation = Conversation::new(Position::Alone);
     let note = |name: &str, value: &str| {
@@ -96,6 +111,8 @@ fn every_breach_is_named_with_its_line() {
             (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":1,"unit":"Hz"}"#, END], "Hz cannot be converted to MiB/s"),
             (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":1,"unit":"furlong"}"#], "found unit"),
             (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":1e999,"unit":"B/s"}"#], "line 3"),
+            (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":-0.5,"unit":"MiB/s"}"#], "line 3 of its output: found -0.5 MiB/s, expected 0 or more"),
+            (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":-1,"unit":"ns"}"#], "found -1 ns, expected 0 or more"),
             (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":1.7e308,"unit":"GiB/s"}"#, END], "metric \"throughput\": found inf"),
             (
                 &[

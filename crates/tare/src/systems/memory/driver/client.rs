@@ -471,7 +471,8 @@ impl Trial<'_> {
         if let Some(mut nearby) = nearby {
             let (near, missed) = (median(&mut nearby.near), median(&mut nearby.missed));
             figures.near_time = Some(near);
-            figures.miss_time = Some(missed);
+            // A difference of two measurements; noise may put it below 0, which no time is.
+            figures.miss_time = Some(missed.max(0.0));
             figures.over_misses = Some(median(&mut nearby.over));
             // Without a difference there is nothing that they would not explain.
             let is_longer = time > near;
