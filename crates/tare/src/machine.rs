@@ -12,7 +12,8 @@ use tare_guest::kernel::Kernel;
 use tare_guest::version::Version;
 use tare_guest::Flavour;
 use tare_lab::driver::Missing;
-use tare_rdrand::processor;
+use tare_rdrand::processor::{self, RDSEED_SWITCH};
+use tare_rdrand::Instruction;
 
 use crate::program;
 
@@ -134,6 +135,11 @@ impl Feature {
             Feature::Rdrand => (
                 "the processor has no RDRAND".into(),
                 "run on Intel Ivy Bridge or AMD Excavator and later, or let the hypervisor pass RDRAND on",
+            ),
+            // The kernel may hide it, but does not take it away.
+            Feature::Rdseed if rdseed_is_switched_off() => (
+                format!("RDSEED is switched off by {RDSEED_SWITCH} in the environment"),
+                "unset TARE_RDSEED",
             ),
             Feature::Rdseed => (
                 "the processor has no RDSEED".into(),
@@ -308,6 +314,11 @@ impl Machine {
             )),
         })
     }
+}
+
+/// Returns true if the processor has RDSEED, and the user does without it.
+fn rdseed_is_switched_off() -> bool {
+    processor::in_cpuid(Instruction::Rdseed) && processor::switched_off(Instruction::Rdseed)
 }
 
 /// Returns true if the C library is a glibc that calls the vDSO's getrandom: 2.41 was the first.

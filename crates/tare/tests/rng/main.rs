@@ -153,3 +153,24 @@ fn the_bench_stops_after_a_number_of_numbers() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["series"][0]["repeats"][0]["bytes"], 80_000);
 }
+
+#[test]
+fn without_rdseed_because_it_is_switched_off_doctor_says_so_and_how_to_have_it_back() {
+    if !has("rdseed") {
+        return;
+    }
+    let doctor = |value: &str| {
+        let mut command = by_shell("exec \"$TARE\" doctor rdrand");
+        let output = command.env("TARE_RDSEED", value).output().unwrap();
+        assert_exit(&output, 0);
+        text(&output.stdout)
+    };
+    let lacking = |said: &str| said.contains("the processor has no RDSEED");
+    let said = doctor("off");
+    assert!(!lacking(&said), "{said}");
+    let reason = "RDSEED is switched off by TARE_RDSEED in the environment";
+    assert!(said.matches(reason).count() > 1, "{said}");
+    assert!(said.contains("unset TARE_RDSEED"), "{said}");
+    let said = doctor("on");
+    assert!(!lacking(&said) && !said.contains("unset TARE_RDSEED"), "{said}");
+}
