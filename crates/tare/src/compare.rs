@@ -108,7 +108,8 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
     let name = Size::Quick.name();
     let (give_up_after, seed) = (Some(GIVE_UP_AFTER), arguments.seed);
     let mut directory = run::create(experiments, name, budget, give_up_after, seed, Some(&out))?;
-    let Some(result) = run::execute(&mut directory, &drivers)? else {
+    let in_words = |text: &str| as_given(text, arguments);
+    let Some(result) = run::execute(&mut directory, &drivers, &in_words)? else {
         if arguments.out.is_some() {
             let out = terminal::word(&out);
             terminal::say(&format!("tare: stopped. To go on: tare run --resume {out}"));
@@ -304,7 +305,7 @@ fn value(command: &str, shell: bool) -> anyhow::Result<String> {
     Ok(whole.replace('{', "{{"))
 }
 
-/// A text of the result, with the commands in it as they were given.
+/// A text about trials or of the result, with the commands in it as they were given.
 fn as_given(text: &str, arguments: &cli::Compare) -> String {
     let commands = arguments.commands.iter();
     let pairs =

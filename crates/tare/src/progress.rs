@@ -28,7 +28,9 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 const FAILURES_TOLD: usize = 5;
 
 /// Shows the progress of a run.
-pub(crate) struct Watch {
+pub(crate) struct Watch<'a> {
+    /// Makes the name of a trial, and the reason for which it failed, safe to show.
+    in_words: &'a dyn Fn(&str) -> String,
     terminal: bool,
     colour: bool,
     /// The rows of the table, in the order of the plan.
@@ -61,9 +63,14 @@ struct Row {
     open: bool,
 }
 
-impl Watch {
-    /// Prints what will run and how long that takes.
-    pub(crate) fn new(plan: &Plan, expected: Option<Duration>) -> Watch {
+impl<'a> Watch<'a> {
+    /// Prints what will run and how long that takes. Texts about trials are shown as `in_words`
+    /// returns them, which must be without control characters.
+    pub(crate) fn new(
+        plan: &Plan,
+        expected: Option<Duration>,
+        in_words: &'a dyn Fn(&str) -> String,
+    ) -> Watch<'a> {
         let claims = plan.experiments.iter().map(|e| e.claims.len()).sum();
         let mut head = format!(
             "tare: {} and {}",
@@ -82,6 +89,7 @@ impl Watch {
         terminal::say(&head);
         let now = Instant::now();
         Watch {
+            in_words,
             terminal: terminal::is_drawable(),
             colour: terminal::colour_of(&io::stderr()),
             claims: Vec::new(),
@@ -178,9 +186,9 @@ impl Watch {
     }
 }
 
-impl Observer for Watch {
+impl Observer for Watch<'_> {
     fn begins(&mut self, experiment: &str, trial: &Trial) {
-        self.trial = clean(&format!("{experiment} {}", trial.at));
+        self.trial = (self.in_words)(&format!("{experiment} {}", trial.at));
         if self.terminal {
             if self.drawn.elapsed() > DRAW_EVERY {
                 self.draw();
@@ -215,7 +223,7 @@ impl Observer for Watch {
                 if let Some(last) = record.last_lines.last() {
                     let _ = write!(what, ": {last}");
                 }
-                self.say(&clean(&what));
+                self.say(&(self.in_words)(&what));
             }
         }
     }
@@ -237,7 +245,7 @@ impl Observer for Watch {
     }
 }
 
-impl Watch {
+impl Watch<'_> {
     /// Prints each verdict once, one per line, where there is no table that holds them all.
     fn tell_decided(&mut self) {
         for row in self.claims.clone() {

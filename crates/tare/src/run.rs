@@ -11,6 +11,7 @@ use tare_lab::driver::{Drivers, Missing};
 use tare_lab::experiment::{Experiment, Rounds};
 use tare_lab::fingerprint::Machine;
 use tare_lab::plan::Plan;
+use tare_lab::report::text::clean;
 use tare_lab::result::{RunResult, SCHEMA};
 use tare_lab::runner::{self, Ended};
 use tare_lab::store::{RunDirectory, StoreError};
@@ -33,7 +34,7 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
         None => begin(arguments, &drivers)?,
     };
     let path = directory.path().to_owned();
-    let Some(result) = execute(&mut directory, &drivers)? else {
+    let Some(result) = execute(&mut directory, &drivers, &clean)? else {
         terminal::say(&format!(
             "tare: stopped; {} trials are in. To go on: tare run --resume {}",
             directory.records().len(),
@@ -48,10 +49,12 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Runs what remains of a run and judges it; `None` if it was interrupted.
+/// Runs what remains of a run and judges it; `None` if it was interrupted. Texts about trials are
+/// shown as `in_words` returns them, which must be without control characters.
 pub(crate) fn execute(
     directory: &mut RunDirectory,
     drivers: &Drivers,
+    in_words: &dyn Fn(&str) -> String,
 ) -> anyhow::Result<Option<RunResult>> {
     for warning in &directory.plan().warnings {
         terminal::say_wrapped(&format!("tare: warning: {warning}"));
@@ -63,7 +66,7 @@ pub(crate) fn execute(
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
     let expected = forecast::expected(directory.plan(), drivers);
-    let mut watch = Watch::new(directory.plan(), expected);
+    let mut watch = Watch::new(directory.plan(), expected, in_words);
     let ended = runner::run(
         directory,
         drivers,

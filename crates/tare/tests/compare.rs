@@ -97,7 +97,7 @@ fn a_program_that_fails_or_is_missing_gets_no_verdict() {
         "{shown}"
     );
 
-    // A brace of a command is shown as it was given, in reasons and failures too.
+    // A brace of a command is shown as it was given, in progress, reasons and failures too.
     for shell in [&[][..], &["--shell"]] {
         let braces = ["compare", "sh -c 'exit {1}'", "true", "--rounds", "1"];
         let ran = tare(directory.path(), &[&braces, shell].concat());
@@ -108,6 +108,10 @@ fn a_program_that_fails_or_is_missing_gets_no_verdict() {
             "{shown}"
         );
         assert!(!shown.contains("{{"), "{shown}");
+        let progress = text(&ran.stderr);
+        let failed = "trial failed: compare/commands command=sh -c 'exit {1}': ";
+        assert!(progress.contains(failed), "{progress}");
+        assert!(!progress.contains("{{"), "{progress}");
     }
 
     let missing = tare(directory.path(), &["compare", "true", "no-such-program"]);
