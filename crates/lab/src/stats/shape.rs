@@ -3,7 +3,9 @@
 //!
 //! Both tests look at logarithms where all values are positive, so that a lognormal noise counts as
 //! well-behaved. Their thresholds were set by simulation so that either is exceeded by less than
-//! one in a hundred samples of normal or uniform noise; `the_rates_of_both_tests` measures that.
+//! one in a hundred samples of normal, lognormal or uniform noise; `the_rates_of_both_tests`
+//! measures that. The logarithm would hide a power law, whose logarithm is exponential: a value of
+//! ten times the median is a tail whatever the spread of the others.
 
 use std::fmt;
 
@@ -14,6 +16,10 @@ const VALUES_MIN: usize = 10;
 
 /// Differences below this are of no interest, whatever their shape: 5 %.
 const DIFFERENCE_MIN: f64 = 0.05;
+
+/// The logarithm of the multiple of the median from which a value is far, however wide the others
+/// spread: 10.
+const FAR: f64 = std::f64::consts::LN_10;
 
 /// A shape of a cell's values other than a single mode with light tails.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,7 +120,8 @@ fn bimodal(sorted: &[f64], positive: bool) -> Option<Shape> {
     })
 }
 
-/// Values far from the median, measured by the median absolute deviation, which they do not widen.
+/// Values far from the median, measured by the median absolute deviation, which they do not widen;
+/// and, of positive values, those of ten times the median or more.
 fn heavy_tailed(sorted: &[f64], positive: bool) -> Option<Shape> {
     let n = sorted.len();
     let middle = median(sorted)?;
@@ -125,13 +132,17 @@ fn heavy_tailed(sorted: &[f64], positive: bool) -> Option<Shape> {
         return None;
     }
     let limit = ((4.6 + 36.0 / n as f64) * spread).max(if positive { DIFFERENCE_MIN } else { 0.0 });
-    let far = deviations.iter().filter(|&&one| one > limit).count();
-    let farthest = [sorted[0], sorted[n - 1]]
-        .into_iter()
-        .max_by(|a, b| (a - middle).abs().total_cmp(&(b - middle).abs()))?;
-    (far > 0).then(|| Shape::HeavyTailed {
+    let is_far = |&value: &f64| {
+        let distance = value - middle;
+        distance.abs() > limit || positive && distance >= FAR
+    };
+    let far: Vec<f64> = sorted.iter().copied().filter(is_far).collect();
+    let farthest = far
+        .iter()
+        .max_by(|a, b| (*a - middle).abs().total_cmp(&(*b - middle).abs()))?;
+    Some(Shape::HeavyTailed {
         n,
-        far,
+        far: far.len(),
         ratio: positive.then(|| (farthest - middle).exp()),
     })
 }
@@ -169,12 +180,16 @@ mod tests {
 
     #[test]
     fn the_rates_of_both_tests() {
-        println!("  n  normal         lognormal 5 %  lognormal 50 % uniform        two modes      1 in 10 slow");
+        println!(
+            "  n  normal         lognormal 5 %  lognormal 30 % lognormal 50 % uniform        \
+             two modes      1 in 10 slow   Pareto 0.7     Pareto 1.1"
+        );
         for n in [10, 16, 24, 40, 60] {
             let alarms = [
                 // About zero: the scale is linear.
                 rates(n, normal),
                 rates(n, |random| (0.05 * normal(random)).exp()),
+                rates(n, |random| (0.3 * normal(random)).exp()),
                 rates(n, |random| (0.5 * normal(random)).exp()),
                 rates(n, |random| 1.0 + uniform(random)),
             ];
@@ -188,9 +203,12 @@ mod tests {
                 let slow = uniform(random) < 0.1;
                 noise(random) * if slow { 4.0 } else { 1.0 }
             });
+            let powers = [0.7, 1.1];
+            let pareto = powers.map(|power| rates(n, |random| uniform(random).powf(-1.0 / power)));
             let line: Vec<String> = alarms
                 .iter()
                 .chain([&modes, &slow])
+                .chain(&pareto)
                 .map(|(two, tails)| format!("{:5.2} % {:5.2} %", 100.0 * two, 100.0 * tails))
                 .collect();
             println!("{n:3}  {}", line.join("  "));
@@ -201,7 +219,37 @@ mod tests {
             assert!(modes.0 > if n < 24 { 0.7 } else { 0.97 }, "{n}: {modes:?}");
             let any = 1.0 - 0.9f64.powi(n as i32);
             assert!(slow.0 + slow.1 > 0.98 * any, "{n}: {slow:?} of {any}");
+            for (power, found) in powers.into_iter().zip(pareto) {
+                // The share of samples with a value beyond ten times the median of the power law.
+                let any = 1.0 - (1.0 - 0.5 * 10f64.powf(-power)).powi(n as i32);
+                assert!(found.1 > 0.9 * any, "{n}, {power}: {found:?} of {any}");
+            }
         }
+    }
+
+    #[test]
+    fn ten_times_the_median_is_a_tail_however_wide_the_others_spread() {
+        // Quantiles of a power law of 0.7: their logarithms spread so far that none is an outlier.
+        let mut values: Vec<f64> = (0..20)
+            .map(|place| ((20.0 - f64::from(place)) / 20.5).powf(-1.0 / 0.7))
+            .collect();
+        let Some(Shape::HeavyTailed { n: 20, far, ratio }) = shape(&values) else {
+            panic!("{:?}", shape(&values))
+        };
+        assert_eq!(far, 2);
+        assert!((25.0..35.0).contains(&ratio.unwrap()), "{ratio:?}");
+        // As far below the median as above it: a small value costs no time.
+        for value in &mut values {
+            *value = 1.0 / *value;
+        }
+        assert_eq!(shape(&values), None);
+        // Nor is there a multiple of the median if a value is not positive.
+        for value in &mut values {
+            *value = 1.0 / *value;
+        }
+        values[0] = 0.0;
+        let linear = shape(&values);
+        assert!(matches!(linear, Some(Shape::HeavyTailed { ratio: None, .. })), "{linear:?}");
     }
 
     #[test]
