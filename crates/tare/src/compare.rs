@@ -138,7 +138,7 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
                 "\nThe budget of {budget} was used up; --budget TIME gives more."
             );
         }
-        terminal::print_last(&text)?;
+        terminal::print_last(&terminal::fitted(&text))?;
     }
     if arguments.out.is_some() {
         let page = report::write_html(&out, &result)?;

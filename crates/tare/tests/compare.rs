@@ -1,5 +1,6 @@
 //! `tare compare` and `tare diff`, as people use them.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -212,6 +213,62 @@ fn a_comparison_whose_budget_is_used_up_says_so_and_needs_no_temporary_directory
         "{said}"
     );
     assert!(!shown.contains("budget"), "{shown}");
+}
+
+/// Returns the lines that a command prints in a terminal of so many columns; `None` if it cannot be
+/// tested here.
+fn in_terminal(directory: &Path, columns: usize, command: &str) -> Option<Vec<String>> {
+    let script = format!("stty cols {columns} rows 24; \"$TARE\" {command} 2> errors");
+    let ran = Command::new("script")
+        .args(["--quiet", "--return", "--command", &script, "/dev/null"])
+        .env("TARE", env!("CARGO_BIN_EXE_tare"))
+        .env("SHELL", "/bin/sh")
+        .current_dir(directory)
+        .stdin(std::process::Stdio::null())
+        .output();
+    let Ok(ran) = ran else {
+        let notice = "NOT TESTED: the width of output in a terminal, which needs `script`";
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "{notice}");
+        // Past the capture of the test runner: what is not tested must be seen.
+        let _ = writeln!(std::io::stderr(), "{notice}");
+        return None;
+    };
+    let lines: Vec<String> = text(&ran.stdout).lines().map(str::to_owned).collect();
+    assert!(lines.len() > 5, "{lines:?} {}", text(&ran.stderr));
+    for line in &lines {
+        let width = line.trim_end_matches('\r').chars().count();
+        assert!(width <= columns, "{columns}, {width}: {lines:#?}");
+    }
+    Some(lines)
+}
+
+#[test]
+fn comparisons_and_tests_of_numbers_fit_the_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    for columns in [60, 80] {
+        for command in [
+            "compare 'sleep 0' 'sleep 0.001' 'sh -c \"echo a word and another; exit 1\"' --rounds 3",
+            "rng bench -m getrandom_syscall -d 0.01 -r 1 -t 1 -c 64",
+            "rng test --generator counter -n 1Mi --external none",
+        ] {
+            let is_testable = !command.contains("bench") || has_rdrand();
+            if is_testable && in_terminal(directory.path(), columns, command).is_none() {
+                return;
+            }
+        }
+    }
+}
+
+/// Returns true if the processor has the instruction, with whose bare loop `rng bench` compares.
+fn has_rdrand() -> bool {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    let has = std::arch::is_x86_feature_detected!("rdrand");
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+    let has = false;
+    if !has {
+        eprintln!("NOT TESTED: the width of rng bench: the processor lacks RDRAND");
+    }
+    has
 }
 
 #[test]

@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.json {
         terminal::print(&terminal::json_pretty(&as_json(args, &all))?)?;
     } else {
-        terminal::print(&as_text(args, &all))?;
+        terminal::print(&terminal::fitted(&as_text(args, &all, terminal::width())))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -203,7 +203,8 @@ fn of_bare(all: &[Series]) -> Option<f64> {
     ))
 }
 
-fn as_text(args: &Args, all: &[Series]) -> String {
+/// The table in at most `width` columns, if that is 59 or more, and lines below it.
+fn as_text(args: &Args, all: &[Series], width: usize) -> String {
     let threads = match args.threads {
         1 => "1 thread".into(),
         threads => format!("{threads} threads"),
@@ -213,17 +214,29 @@ fn as_text(args: &Args, all: &[Series]) -> String {
         None => format!("{} s", args.duration.as_secs_f64()),
     };
     let mut text = format!(
-        "{threads}, {} numbers of 64 bits per call, {each} per repeat\n\n{:18} {:7} {:>14} {:>14} {:>14} {:>12}\n",
-        args.chunk_size, "method", "repeat", "wall", "wall", "CPU", "underflows"
+        "{threads}, {} numbers of 64 bits per call, {each} per repeat\n\n",
+        args.chunk_size
     );
+    let [names, repeats, rates, counts] = match width {
+        84.. => [18, 7, 14, 12],
+        _ => [17, 6, 11, 10],
+    };
+    // The same rate in the other unit is the least of the columns.
+    let has_both_units = width >= 71;
+    let mut line = |name: &str, repeat: &str, wall: [&str; 2], cpu: &str, underflows: &str| {
+        text.push_str(&format!("{name:names$} {repeat:repeats$} {:>rates$}", wall[0]));
+        if has_both_units {
+            text.push_str(&format!(" {:>rates$}", wall[1]));
+        }
+        text.push_str(&format!(" {cpu:>rates$} {underflows:>counts$}\n"));
+    };
+    line("method", "repeat", ["wall"; 2], "CPU", "underflows");
     let rate = |unit: Unit, bytes_per_second: f64| unit.show(bytes_per_second / unit.scale());
     let mut row = |name: &str, repeat: &str, wall: f64, cpu: f64, underflows: &str| {
-        text.push_str(&format!(
-            "{name:18} {repeat:7} {:>14} {:>14} {:>14} {underflows:>12}\n",
-            rate(Unit::MebibytesPerSecond, wall),
-            rate(Unit::MegabytesPerSecond, wall),
-            rate(Unit::MebibytesPerSecond, cpu),
-        ));
+        let [binary, decimal] = [Unit::MebibytesPerSecond, Unit::MegabytesPerSecond];
+        let wall = [binary, decimal].map(|unit| rate(unit, wall));
+        let cpu = rate(binary, cpu);
+        line(name, repeat, [&wall[0], &wall[1]], &cpu, underflows);
     };
     for series in all {
         let name = series.method.name();

@@ -255,7 +255,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.json {
         terminal::print_last(&terminal::json_pretty(&as_json(&findings))?)?;
     } else {
-        terminal::print_last(&as_text(&findings))?;
+        terminal::print_last(&terminal::fitted(&as_text(&findings)))?;
     }
     let failed = findings
         .verdicts
@@ -368,8 +368,10 @@ fn as_text(findings: &Findings<'_>) -> String {
             "no more than {bound} bytes were read, as it may have no end; -n BYTES reads more\n"
         ));
     }
+    let tests = report.outcomes.iter().map(|outcome| outcome.test.len());
+    let tests = tests.max().unwrap_or(0);
     text.push_str(&format!(
-        "\n{:9} {:32} {:>10}  {:>9}  statistic\n",
+        "\n{:9} {:tests$} {:>10}  {:>9}  statistic\n",
         "verdict", "test", "value", "p"
     ));
     for outcome in &report.outcomes {
@@ -384,7 +386,7 @@ fn as_text(findings: &Findings<'_>) -> String {
             _ => format!("{:>10}  {:>9}  needs {} bytes", "-", "-", outcome.bytes_min),
         };
         text.push_str(&format!(
-            "{:9} {:32} {numbers}\n",
+            "{:9} {:tests$} {numbers}\n",
             outcome.verdict.as_str(),
             outcome.test
         ));
