@@ -109,15 +109,17 @@ impl Unit {
         Ok(value * self.scale() / other.scale())
     }
 
-    /// Returns `value`, which was measured in this unit, unless it cannot be: only a quotient may be
-    /// negative, such as a change or a correlation.
+    /// Returns `value`, which was measured in this unit, unless it cannot be: only a quotient may
+    /// be negative, such as a change or a correlation.
     ///
     /// # Errors
     /// It cannot: says what was expected.
     pub fn measured(self, value: f64) -> Result<f64, String> {
         if value < 0.0 && self.dimension() != Dimension::Ratio {
             let noun = self.dimension().noun();
-            return Err(format!("found {value} {self}, expected 0 or more, as of {noun}"));
+            return Err(format!(
+                "found {value} {self}, expected 0 or more, as of {noun}"
+            ));
         }
         Ok(value)
     }

@@ -427,7 +427,10 @@ fn all_failed(result: &RunResult, judged: &ClaimResult) -> Option<String> {
     match places.as_slice() {
         [] => None,
         [one] => Some(format!("every trial of command {one} failed")),
-        both => Some(format!("every trial of commands {} failed", both.join(" and "))),
+        both => Some(format!(
+            "every trial of commands {} failed",
+            both.join(" and ")
+        )),
     }
 }
 
@@ -543,7 +546,10 @@ mod tests {
         for path in [&file, &link] {
             save(path, "after").unwrap();
             let refused = save(path, "another").unwrap_err().to_string();
-            assert!(refused.contains("found a file with another text"), "{refused}");
+            assert!(
+                refused.contains("found a file with another text"),
+                "{refused}"
+            );
         }
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_to_string(&file).unwrap(), "after");

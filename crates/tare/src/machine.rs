@@ -295,7 +295,11 @@ impl Machine {
             Ok(_) => Ok(()),
             // The error itself has the name of the file, which is another one each time.
             Err(error) => Err(Missing {
-                reason: format!("no file can be made in {}: {}", folder.display(), error.kind()),
+                reason: format!(
+                    "no file can be made in {}: {}",
+                    folder.display(),
+                    error.kind()
+                ),
                 remedy: Some("set TMPDIR to a folder that can be written".into()),
             }),
         }

@@ -151,9 +151,15 @@ fn a_command_whose_first_ten_trials_fail_ends_the_comparison_which_then_has_no_r
         let shown = text(&ran.stdout);
         assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stderr));
         for metric in ["Wall time", "Processor time"] {
-            assert!(shown.contains(&format!("\n{metric}: not compared: {words}\n")), "{shown}");
+            assert!(
+                shown.contains(&format!("\n{metric}: not compared: {words}\n")),
+                "{shown}"
+            );
         }
-        assert!(!shown.contains("budget") && !shown.contains("no ratio"), "{shown}");
+        assert!(
+            !shown.contains("budget") && !shown.contains("no ratio"),
+            "{shown}"
+        );
         let last = format!("\nThe comparison ended early: {last}");
         assert!(shown.ends_with(&last), "{shown}");
 

@@ -249,7 +249,10 @@ mod tests {
         }
         values[0] = 0.0;
         let linear = shape(&values);
-        assert!(matches!(linear, Some(Shape::HeavyTailed { ratio: None, .. })), "{linear:?}");
+        assert!(
+            matches!(linear, Some(Shape::HeavyTailed { ratio: None, .. })),
+            "{linear:?}"
+        );
     }
 
     #[test]

@@ -339,7 +339,10 @@ fn an_experiment_is_given_up_when_the_first_trials_of_a_cell_all_failed_if_the_p
     assert_eq!(schedule::given_up(&plan, &records, 1), None);
     let good = records.iter().find(|record| record.at != fails).unwrap();
     let good = good.outcome.clone();
-    let fifth = records.iter_mut().filter(|record| record.at == fails).nth(4);
+    let fifth = records
+        .iter_mut()
+        .filter(|record| record.at == fails)
+        .nth(4);
     fifth.unwrap().outcome = good;
     assert_eq!(schedule::given_up(&plan, &records, 0), None);
 }

@@ -172,5 +172,8 @@ fn without_rdseed_because_it_is_switched_off_doctor_says_so_and_how_to_have_it_b
     assert!(said.matches(reason).count() > 1, "{said}");
     assert!(said.contains("unset TARE_RDSEED"), "{said}");
     let said = doctor("on");
-    assert!(!lacking(&said) && !said.contains("unset TARE_RDSEED"), "{said}");
+    assert!(
+        !lacking(&said) && !said.contains("unset TARE_RDSEED"),
+        "{said}"
+    );
 }

@@ -224,7 +224,10 @@ fn as_text(args: &Args, all: &[Series], width: usize) -> String {
     // The same rate in the other unit is the least of the columns.
     let has_both_units = width >= 71;
     let mut line = |name: &str, repeat: &str, wall: [&str; 2], cpu: &str, underflows: &str| {
-        text.push_str(&format!("{name:names$} {repeat:repeats$} {:>rates$}", wall[0]));
+        text.push_str(&format!(
+            "{name:names$} {repeat:repeats$} {:>rates$}",
+            wall[0]
+        ));
         if has_both_units {
             text.push_str(&format!(" {:>rates$}", wall[1]));
         }
