@@ -14,14 +14,14 @@ use anyhow::{ensure, Context as _};
 use clap::ValueEnum;
 use serde_json::json;
 use tare_farmem::operation::SpaceId;
-use tare_farmem::protocol::Secret;
+use tare_farmem::protocol::{Failure, Secret};
 use tare_farmem::session::{connect, connect_authorized, random_id, Error, Options};
 use tare_farmem::transport::shm;
 use tare_farmem::transport::xdp::{XdpAddress, XdpLink};
 use tare_histogram::Histogram;
 use tare_lab::unit::Unit;
 
-use super::fleet::{Fleet, UdpFleet};
+use super::fleet::{Fleet, UdpFleet, TIMEOUT};
 use super::keygen::read_secret;
 use super::layout::{Direction, Layout};
 use super::load::{Load, Proof};
@@ -169,7 +169,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let row = measure(args, cell, duration, &stop)?;
+        let row = measure(args, cell, duration, &stop);
+        let row = row.map_err(|error| {
+            let failure = error.downcast_ref().copied();
+            match failure.and_then(|failure| remedy(&args.node, failure)) {
+                Some(remedy) => error.context(remedy),
+                None => error,
+            }
+        })?;
         if !args.json {
             let text = match args.format {
                 Format::Table if rows.is_empty() => HEADER.to_owned() + &row.table(),
@@ -179,6 +186,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             if !text.is_empty() {
                 terminal::print(&text)?;
             }
+        }
+        if let Some(reason) = row.reason(args) {
+            terminal::say(&reason);
         }
         rows.push(row);
     }
@@ -427,10 +437,7 @@ fn shm(
     layout: &Layout,
     secret: Option<&Secret>,
 ) -> anyhow::Result<Fleet> {
-    let config = match args.wait {
-        Wait::Busy => shm::ClientConfig::busy(),
-        _ => shm::ClientConfig::blocking(),
-    };
+    let config = shm_config(args.wait);
     let mut client = shm::Client::connect(path, &config).context(args.node.clone())?;
     if let Some(secret) = secret {
         for session in 0..layout.spaces {
@@ -440,6 +447,35 @@ fn shm(
         }
     }
     Ok(Fleet::over(0, vec![Box::new(client)]))
+}
+
+/// Returns the settings of a client over shared memory, with the time limit of those over UDP.
+fn shm_config(wait: Wait) -> shm::ClientConfig {
+    let config = match wait {
+        Wait::Busy => shm::ClientConfig::busy(),
+        _ => shm::ClientConfig::blocking(),
+    };
+    shm::ClientConfig {
+        timeout: TIMEOUT,
+        ..config
+    }
+}
+
+/// Returns what to do about operations that the node did not answer in time, if that is the reason.
+fn remedy(node: &str, failure: Failure) -> Option<String> {
+    let seconds = TIMEOUT.as_secs();
+    match failure {
+        Failure::Refused(_) => None,
+        // The node has ended, as the failure says.
+        Failure::NodeGone if node.starts_with("shm:") => None,
+        _ if node.starts_with("shm:") => Some(format!(
+            "the node did not answer within the time limit of {seconds} s; give a smaller --size \
+             or --outstanding"
+        )),
+        _ => Some(format!(
+            "the node did not answer within the time limit; tare memory serve --timeout {seconds}"
+        )),
+    }
 }
 
 fn address(node: &str) -> anyhow::Result<std::net::SocketAddr> {
@@ -473,6 +509,16 @@ impl Row {
     /// Bits per second, of all threads.
     fn throughput(&self) -> f64 {
         self.cell.size as f64 * 8.0 / self.mean() * f64::from(self.cell.threads)
+    }
+
+    /// The reason why operations failed, and what to do about it.
+    fn reason(&self, args: &Args) -> Option<String> {
+        let failure = self.proof.failure?;
+        let mut text = format!("tare: {}: {failure}", self.name());
+        if let Some(remedy) = remedy(&args.node, failure) {
+            let _ = write!(text, "; {remedy}");
+        }
+        Some(text)
     }
 
     fn name(&self) -> &'static str {
@@ -587,4 +633,31 @@ fn threads_line<'r>(threads: u32, rows: impl Iterator<Item = &'r Row>) -> String
         figures(&|row| row.mean() * 1e9),
         figures(&|row| row.throughput() / 1e6)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_limit_over_shared_memory_is_that_over_udp() {
+        for wait in [Wait::Busy, Wait::Adaptive, Wait::Blocking] {
+            assert_eq!(shm_config(wait).timeout, TIMEOUT);
+        }
+        assert_eq!(shm_config(Wait::Busy).busy, Duration::MAX);
+        assert_ne!(shm_config(Wait::Blocking).busy, Duration::MAX);
+    }
+
+    #[test]
+    fn operations_without_an_answer_have_a_remedy_by_transport() {
+        let udp = |failure| remedy("udp://127.0.0.1:7311", failure);
+        let shm = |failure| remedy("shm:/run/tare/node.shm", failure);
+        for failure in [Failure::OutcomeUnknown, Failure::Timeout] {
+            let said = udp(failure).unwrap();
+            assert!(said.ends_with("; tare memory serve --timeout 2"), "{said}");
+            assert!(shm(failure).unwrap().contains("smaller --size"));
+        }
+        assert!(udp(Failure::NodeGone).is_some());
+        assert_eq!(shm(Failure::NodeGone), None);
+    }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Proof {
     pub(crate) wrong: u64,
     /// Operations that failed.
     pub(crate) failed: u64,
+    /// The reason why the first of them failed.
+    pub(crate) failure: Option<Failure>,
     /// Spaces whose memory was used.
     pub(crate) sessions: u64,
     /// Distinct pages that were touched, each with memory of its own.
@@ -52,8 +54,15 @@ impl Proof {
         self.verified += other.verified;
         self.wrong += other.wrong;
         self.failed += other.failed;
+        self.failure = self.failure.or(other.failure);
         self.sessions += other.sessions;
         self.pages += other.pages;
+    }
+
+    /// Counts an operation that failed.
+    fn fail(&mut self, failure: Failure) {
+        self.failed += 1;
+        self.failure.get_or_insert(failure);
     }
 }
 
@@ -434,8 +443,8 @@ impl<'a> Load<'a> {
         self.proof.operations += self.places.len() as u64;
         if self.layout.direction == Direction::Write {
             for completion in self.completions.drain(..) {
-                if completion.outcome.is_err() {
-                    self.proof.failed += 1;
+                if let Err(failure) = completion.outcome {
+                    self.proof.fail(failure);
                     let submitted = self.ids.iter().zip(&self.places);
                     let mut places = submitted.filter(|(id, place)| {
                         **id == completion.id && self.layout.space(**place) == completion.space
@@ -445,10 +454,11 @@ impl<'a> Load<'a> {
                 }
                 self.spare.push(completion.data);
             }
-            let failed = self.outcomes.iter().filter(|(_, outcome)| outcome.is_err());
-            for (index, _) in failed {
-                self.proof.failed += 1;
-                self.uncertain.insert(self.places[*index]);
+            for (index, outcome) in &self.outcomes {
+                if let Err(failure) = *outcome {
+                    self.proof.fail(failure);
+                    self.uncertain.insert(self.places[*index]);
+                }
             }
             self.clear();
             self.windowed(Direction::Read, PREPARED_AT_ONCE)?;
@@ -466,7 +476,7 @@ impl<'a> Load<'a> {
                     self.proof.verified += size as u64;
                     self.proof.wrong += u64::from(found != self.expected);
                 }
-                Err(_) => self.proof.failed += 1,
+                Err(failure) => self.proof.fail(*failure),
             }
         }
         // Operations complete in any order, and sessions number theirs apart.
@@ -485,7 +495,7 @@ impl<'a> Load<'a> {
                     self.proof.wrong += u64::from(completion.data != self.expected);
                 }
                 Ok(_) => self.proof.wrong += 1,
-                Err(_) => self.proof.failed += 1,
+                Err(failure) => self.proof.fail(failure),
             }
             self.channel.recycle(completion.data);
         }
