@@ -489,6 +489,62 @@ fn a_measurement_that_is_interrupted_leaves_no_space_behind() {
     }
 }
 
+/// Measures writes at a node that stops and goes on, after which the measurement is interrupted;
+/// returns what it printed, and its standard error.
+fn bench_of_a_node_that_stops(node: &Node, arguments: &[&str]) -> (String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
+    command.args(["memory", "bench", &node.url(), "--wait", "blocking"]);
+    command
+        .args(["-d", "3600", "--op", "write"])
+        .args(arguments);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let bench = command.spawn().expect("tare runs");
+    let executed = || node.status()["node"]["executed"].as_u64().unwrap();
+    let from = Instant::now();
+    // An open, an allocation, every page, and some.
+    while executed() < 200 {
+        assert!(from.elapsed() < OPENED_WITHIN, "nothing is measured");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = Pid::from_child(&node.child);
+    kill_process(pid, Signal::STOP).unwrap();
+    // Several times the limit after which operations are given up.
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(pid, Signal::CONT).unwrap();
+    let before = executed();
+    while executed() < before + 100 {
+        assert!(
+            from.elapsed() < OPENED_WITHIN,
+            "nothing is measured any more"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn operations_that_failed_are_counted_beside_the_documents_lines() {
+    let folder = TempDir::new().unwrap();
+    let node = Node::start(folder.path(), &["--timeout", "0.1"]);
+    let clio = ["--format", "clio", "--order", "3"];
+    let mut runs = (0..5).map(|_| bench_of_a_node_that_stops(&node, &clio));
+    // A busy machine may let it end before its first line.
+    let (printed, said) = runs
+        .find(|(printed, _)| !printed.is_empty())
+        .expect("a measurement of five that prints a line");
+    assert!(
+        printed.starts_with("nr_sessions:    1 avg_Write: "),
+        "{printed}"
+    );
+    let counted = said.lines().find(|line| line.ends_with(" failed"));
+    let counted = counted.unwrap_or_else(|| panic!("{said}"));
+    assert!(counted.starts_with("tare: write: 0 wrong, "), "{said}");
+    assert!(!counted.contains(" 0 failed"), "{said}");
+    assert!(said.contains("tare memory serve --timeout 2"), "{said}");
+}
+
 #[test]
 fn a_measurement_waits_for_a_node_that_is_starting() {
     let folder = TempDir::new().unwrap();

@@ -187,6 +187,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 terminal::print(&text)?;
             }
         }
+        if is_clio && !row.is_right() {
+            terminal::say(&format!("tare: {}: {}", row.name(), row.faults()));
+        }
         if let Some(reason) = row.reason(args) {
             terminal::say(&reason);
         }
@@ -203,8 +206,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         terminal::say("tare: interrupted");
         return Ok(ExitCode::from(130));
     }
-    let is_right = |row: &Row| row.proof.wrong == 0 && row.proof.failed == 0;
-    Ok(ExitCode::from(u8::from(!rows.iter().all(is_right))))
+    Ok(ExitCode::from(u8::from(!rows.iter().all(Row::is_right))))
 }
 
 impl Args {
@@ -501,14 +503,28 @@ impl Row {
         self.proof.merge(&other.proof);
     }
 
-    /// Seconds per operation, of a thread.
-    fn mean(&self) -> f64 {
-        self.time.as_secs_f64() / self.operations as f64
+    /// Returns true if every byte was right and no operation failed.
+    fn is_right(&self) -> bool {
+        self.proof.wrong == 0 && self.proof.failed == 0
     }
 
-    /// Bits per second, of all threads.
-    fn throughput(&self) -> f64 {
-        self.cell.size as f64 * 8.0 / self.mean() * f64::from(self.cell.threads)
+    /// Seconds per operation that succeeded, of a thread.
+    fn mean(&self) -> Option<f64> {
+        let succeeded = self.proof.succeeded as f64;
+        (succeeded > 0.0).then(|| self.time.as_secs_f64() / succeeded)
+    }
+
+    /// Bits per second, of all threads, without operations that failed.
+    fn throughput(&self) -> Option<f64> {
+        let bits = self.cell.size as f64 * 8.0;
+        self.mean()
+            .map(|mean| bits / mean * f64::from(self.cell.threads))
+    }
+
+    /// The numbers of operations that went wrong.
+    fn faults(&self) -> String {
+        let (wrong, failed) = (self.proof.wrong, self.proof.failed);
+        format!("{wrong} wrong, {failed} failed")
     }
 
     /// The reason why operations failed, and what to do about it.
@@ -533,29 +549,30 @@ impl Row {
         let cell = &self.cell;
         let _ = write!(
             text,
-            "{:<6} {:>6}  {:>7}  {:>8}  {:>5}  {:>5.2} µs",
+            "{:<6} {:>6}  {:>7}  {:>8}  {:>5}",
             self.name(),
             Unit::Bytes.show(cell.size as f64).replace(' ', ""),
             cell.threads,
             cell.sessions,
-            cell.order,
-            self.mean() * 1e6
+            cell.order
         );
+        let _ = match self.mean() {
+            Some(mean) => write!(text, "  {:>5.2} µs", mean * 1e6),
+            None => write!(text, "{:>10}", "–"),
+        };
         for share in [0.5, 0.99, 0.999] {
             let _ = match self.latency.quantile(share) {
                 Some(latency) => write!(text, "  {:>5.2} µs", latency.as_secs_f64() * 1e6),
                 None => write!(text, "{:>10}", "–"),
             };
         }
-        let gigabits = self.throughput() / 1e9;
-        let megabytes = self.proof.verified as f64 / 1e6;
-        let _ = write!(text, "  {gigabits:>6.3} Gbit/s  {megabytes:.1} MB");
-        if self.proof.wrong > 0 || self.proof.failed > 0 {
-            let _ = write!(
-                text,
-                "  {} wrong, {} failed",
-                self.proof.wrong, self.proof.failed
-            );
+        let _ = match self.throughput() {
+            Some(throughput) => write!(text, "  {:>6.3} Gbit/s", throughput / 1e9),
+            None => write!(text, "{:>15}", "–"),
+        };
+        let _ = write!(text, "  {:.1} MB", self.proof.verified as f64 / 1e6);
+        if !self.is_right() {
+            let _ = write!(text, "  {}", self.faults());
         }
         text.push('\n');
         text
@@ -564,7 +581,7 @@ impl Row {
     /// The line of the document, with averages in nanoseconds. That of threads has both directions:
     /// the row of the first one gives none, if there are two.
     fn clio(&self, args: &Args, before: &[Row]) -> String {
-        let (ns, megabits) = (self.mean() * 1e9, self.throughput() / 1e6);
+        let (ns, megabits) = (nanoseconds(self), megabits(self));
         let (cell, name) = (&self.cell, self.name());
         if args.threads.len() > 1 {
             let same = before.iter().find(|row| row.cell.threads == cell.threads);
@@ -576,23 +593,20 @@ impl Row {
         if args.size.len() > 1 {
             let name = name.to_uppercase();
             return format!(
-                "size: {:>5} avg_{name}: {ns:>12.6} ns Throughput: {megabits:.6} Mbps\n",
+                "size: {:>5} avg_{name}: {ns:>12} ns Throughput: {megabits} Mbps\n",
                 cell.size
             );
         }
         if args.order.len() > 1 {
             let name = name.to_uppercase();
-            return format!(
-                "nr_pte_order: {:>5} avg_{name}: {ns:>12.6} ns\n",
-                cell.order
-            );
+            return format!("nr_pte_order: {:>5} avg_{name}: {ns:>12} ns\n", cell.order);
         }
         let name = match cell.op {
             Op::Read => "Read",
             Op::Write => "Write",
         };
         format!(
-            "nr_sessions: {:>4} avg_{name}: {ns:>12.6} ns Throughput: {megabits:.6} Mbps\n",
+            "nr_sessions: {:>4} avg_{name}: {ns:>12} ns Throughput: {megabits} Mbps\n",
             cell.sessions
         )
     }
@@ -606,7 +620,7 @@ impl Row {
             "order": self.cell.order,
             "outstanding": args.outstanding,
             "operations": self.operations,
-            "time_ns": self.mean() * 1e9,
+            "time_ns": self.mean().map(|mean| mean * 1e9),
             "latency": self.latency.summary(),
             "throughput_bit_s": self.throughput(),
             "sessions_used": self.proof.sessions,
@@ -622,17 +636,30 @@ impl Row {
 fn threads_line<'r>(threads: u32, rows: impl Iterator<Item = &'r Row>) -> String {
     let mut rows: Vec<&Row> = rows.collect();
     rows.sort_by_key(|row| row.name());
-    let figures = |of: &dyn Fn(&Row) -> f64| -> String {
-        let figures = rows
-            .iter()
-            .map(|row| format!("{}={:.6}", row.name(), of(row)));
+    let figures = |of: &dyn Fn(&Row) -> String| -> String {
+        let figures = rows.iter().map(|row| format!("{}={}", row.name(), of(row)));
         figures.collect::<Vec<_>>().join(" ")
     };
     format!(
         "#nr_theads={threads:>3} Latency {} ns. Throughput {} Mbps\n",
-        figures(&|row| row.mean() * 1e9),
-        figures(&|row| row.throughput() / 1e6)
+        figures(&nanoseconds),
+        figures(&megabits)
     )
+}
+
+/// The document's figure of the time per operation.
+fn nanoseconds(row: &Row) -> String {
+    figure(row.mean().map(|mean| mean * 1e9))
+}
+
+/// The document's figure of the throughput.
+fn megabits(row: &Row) -> String {
+    figure(row.throughput().map(|throughput| throughput / 1e6))
+}
+
+/// A figure of the document's lines, a dash if no operation succeeded.
+fn figure(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.6}"))
 }
 
 #[cfg(test)]
@@ -659,5 +686,63 @@ mod tests {
         }
         assert!(udp(Failure::NodeGone).is_some());
         assert_eq!(shm(Failure::NodeGone), None);
+    }
+    fn row(succeeded: u64, failed: u64, wrong: u64) -> Row {
+        Row {
+            cell: Cell {
+                op: Op::Read,
+                size: 1000,
+                threads: 1,
+                sessions: 4,
+                order: 7,
+            },
+            latency: Histogram::new(),
+            operations: succeeded + failed,
+            time: Duration::from_millis(1),
+            proof: Proof {
+                operations: succeeded + failed,
+                succeeded,
+                failed,
+                wrong,
+                ..Proof::default()
+            },
+        }
+    }
+
+    fn args(more: &[&str]) -> Args {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            args: Args,
+        }
+        let words = ["bench", "udp://127.0.0.1:7311"].iter().chain(more);
+        <Program as clap::Parser>::parse_from(words).args
+    }
+
+    #[test]
+    fn operations_that_failed_have_no_throughput() {
+        // 125 of 1 kB in a millisecond are a gigabit per second.
+        for (failed, succeeded) in [(0, 125), (875, 125)] {
+            let row = row(succeeded, failed, 0);
+            let (table, clio) = (row.table(), row.clio(&args(&[]), &[]));
+            assert!(table.contains("  8.00 µs "), "{table}");
+            assert!(table.contains("  1.000 Gbit/s"), "{table}");
+            assert_eq!(table.contains("0 wrong, 875 failed"), failed > 0, "{table}");
+            assert!(clio.contains(" 8000.000000 ns Throughput: 1000.000000 Mbps"));
+        }
+        let row = row(0, 9, 0);
+        let (table, clio) = (row.table(), row.clio(&args(&[]), &[]));
+        assert!(!table.contains("bit/s"), "{table}");
+        assert!(table.ends_with("0 wrong, 9 failed\n"), "{table}");
+        assert!(clio.ends_with(" - ns Throughput: - Mbps\n"), "{clio}");
+        let clio = row.clio(&args(&["--threads", "1,2", "--op", "read"]), &[]);
+        assert!(
+            clio.ends_with("read=- ns. Throughput read=- Mbps\n"),
+            "{clio}"
+        );
+        assert_eq!(
+            row.json(&args(&[]))["throughput_bit_s"],
+            serde_json::Value::Null
+        );
     }
 }

@@ -33,6 +33,8 @@ const PREPARED_AT_ONCE: usize = 256;
 pub(crate) struct Proof {
     /// Operations that were measured.
     pub(crate) operations: u64,
+    /// Those of them that succeeded.
+    pub(crate) succeeded: u64,
     /// Bytes that were compared with what was written, prepared pages and what was written later.
     pub(crate) verified: u64,
     /// Operations of which at least one byte was wrong.
@@ -51,6 +53,7 @@ impl Proof {
     /// Adds what another load did.
     pub(crate) fn merge(&mut self, other: &Proof) {
         self.operations += other.operations;
+        self.succeeded += other.succeeded;
         self.verified += other.verified;
         self.wrong += other.wrong;
         self.failed += other.failed;
@@ -441,6 +444,10 @@ impl<'a> Load<'a> {
     /// Verifies the group: reads what was written, and compares.
     fn end(&mut self) -> anyhow::Result<()> {
         self.proof.operations += self.places.len() as u64;
+        let (outcomes, completions) = (self.outcomes.iter(), self.completions.iter());
+        let succeeded = outcomes.filter(|(_, outcome)| outcome.is_ok()).count()
+            + completions.filter(|each| each.outcome.is_ok()).count();
+        self.proof.succeeded += succeeded as u64;
         if self.layout.direction == Direction::Write {
             for completion in self.completions.drain(..) {
                 if let Err(failure) = completion.outcome {

@@ -109,6 +109,7 @@ fn a_write_without_an_answer_has_failed_and_its_bytes_are_not_called_wrong() {
         }
         let proof = load.proof();
         assert_eq!((proof.operations, proof.failed, proof.wrong), (256, 64, 0));
+        assert_eq!(proof.succeeded, 192);
         assert_eq!(proof.failure, Some(Failure::OutcomeUnknown));
         assert!(proof.verified > 0);
     }
@@ -128,6 +129,7 @@ fn bytes_of_a_read_without_an_answer_are_not_called_verified() {
         }
         let proof = load.proof();
         assert_eq!((proof.operations, proof.failed, proof.wrong), (256, 64, 0));
+        assert_eq!(proof.succeeded, 192);
         assert_eq!(proof.failure, Some(Failure::OutcomeUnknown));
         assert_eq!(proof.verified - before, 192 * 64, "{outstanding} at a time");
     }
