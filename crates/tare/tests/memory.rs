@@ -224,6 +224,34 @@ fn the_lines_of_the_documents_tests_are_a_format() {
 }
 
 #[test]
+fn a_benchmark_allows_itself_the_descriptors_of_its_sessions_or_says_how_many_it_needs() {
+    let folder = TempDir::new().unwrap();
+    let node = Node::start(folder.path(), &["--timeout", "60"]);
+    let bench = |limit: &str| {
+        let program = env!("CARGO_BIN_EXE_tare");
+        let (url, script) = (node.url(), format!("ulimit {limit}; exec \"$@\""));
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh", program, "memory", "bench", &url]);
+        command.args(["--sessions", "60", "--threads", "2", "--order", "0"]);
+        command.args(["-d", "0.02", "--op", "read", "--wait", "blocking"]);
+        command.stdin(Stdio::null()).output().expect("a shell")
+    };
+    let done = answered(|| bench("-S -n 64"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let refused = bench("-n 64");
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("found a limit of 64 open files, expected "),
+        "{said}"
+    );
+    let needed = said.trim_end().rsplit("120 sockets: ulimit -n ").next();
+    let needed: u64 = needed.unwrap().parse().expect(&said);
+    let done = answered(|| bench(&format!("-n {needed}")));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+}
+
+#[test]
 fn a_benchmark_that_fails_closes_its_spaces() {
     let folder = TempDir::new().unwrap();
     let node = Node::start(folder.path(), &["--quota", "1Mi"]);

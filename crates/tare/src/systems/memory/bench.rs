@@ -21,7 +21,7 @@ use tare_farmem::transport::xdp::{XdpAddress, XdpLink};
 use tare_histogram::Histogram;
 use tare_lab::unit::Unit;
 
-use super::fleet::{Fleet, UdpFleet, TIMEOUT};
+use super::fleet::{allow_sockets, sockets, Fleet, UdpFleet, TIMEOUT};
 use super::keygen::read_secret;
 use super::layout::{Direction, Layout};
 use super::load::{Load, Proof};
@@ -289,6 +289,9 @@ fn ask(args: &Args, secret: Option<&Secret>) -> Result<(), Error> {
 
 /// Measures a row, by all its threads at once.
 fn measure(args: &Args, cell: Cell, duration: Duration, stop: &AtomicBool) -> anyhow::Result<Row> {
+    if args.node.starts_with("udp:") {
+        allow_sockets(sockets(cell.sessions) * u64::from(cell.threads))?;
+    }
     let prepared = Barrier::new(cell.threads as usize);
     let rows: Vec<anyhow::Result<Row>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..cell.threads)

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{ensure, Context as _};
 use rustix::process::{getrlimit, setrlimit, Resource};
 use tare_farmem::operation::{Operation, SpaceId};
 use tare_farmem::protocol::{
@@ -46,6 +46,24 @@ pub(crate) fn allow_descriptors(count: u64) {
         // If that fails, the socket that is too many says so.
         let _ = setrlimit(Resource::Nofile, limit);
     }
+}
+
+/// Allows this process as many descriptors as so many sockets need in addition to those that it has.
+///
+/// # Errors
+/// The system does not let it have as many.
+pub(crate) fn allow_sockets(sockets: u64) -> anyhow::Result<()> {
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
+    // Others are opened for a moment.
+    let needed = open + sockets + 16;
+    allow_descriptors(needed);
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    ensure!(
+        allowed >= needed,
+        "found a limit of {allowed} open files, expected {needed} for {sockets} sockets: ulimit -n \
+         {needed}"
+    );
+    Ok(())
 }
 
 /// The time after which an operation is given up, longer than a busy machine stalls, unless the
