@@ -574,6 +574,39 @@ fn operations_that_failed_are_counted_beside_the_documents_lines() {
 }
 
 #[test]
+fn a_measurement_says_which_spaces_stay_at_a_node_that_does_not_answer() {
+    let folder = TempDir::new().unwrap();
+    let node = Node::start(folder.path(), &["--timeout", "0.1"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
+    command.args(["memory", "bench", &node.url(), "--wait", "blocking"]);
+    command.args(["-d", "3600", "--op", "read"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let bench = command.spawn().expect("tare runs");
+    let from = Instant::now();
+    while node.status()["memory"]["spaces"] == 0 {
+        assert!(from.elapsed() < OPENED_WITHIN, "no space is opened");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let node_pid = Pid::from_child(&node.child);
+    kill_process(node_pid, Signal::STOP).unwrap();
+    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    kill_process(node_pid, Signal::CONT).unwrap();
+    let said = text(&output.stderr);
+    assert!(matches!(output.status.code(), Some(1 | 2)), "{said}");
+    let kept = said
+        .lines()
+        .find(|line| line.contains("1 address space may stay"));
+    let kept = kept.unwrap_or_else(|| panic!("{said}"));
+    let close = kept.split("tare memory ").nth(1).unwrap();
+    let close: Vec<&str> = close.split(' ').collect();
+    let closed = answered(|| run(&close));
+    // The node may have executed one of those that were given up.
+    assert!(matches!(closed.status.code(), Some(0 | 1)), "{kept}");
+    assert_eq!(node.status()["memory"]["spaces"], 0, "{kept}");
+}
+
+#[test]
 fn a_measurement_waits_for_a_node_that_is_starting() {
     let folder = TempDir::new().unwrap();
     // Below the ports that the kernel gives to the sockets of other tests meanwhile.

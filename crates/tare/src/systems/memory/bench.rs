@@ -36,6 +36,9 @@ const GROUP: Duration = Duration::from_millis(2);
 /// The time between two questions to a node that does not answer yet.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// The most address spaces that are named of those that stay at the node.
+const NAMED_MAX: usize = 8;
+
 /// The address of the first page: above the range that the document's node has from the start, and
 /// below the addresses that a node chooses.
 const BASE: u64 = 1 << 45;
@@ -129,6 +132,8 @@ struct Row {
     operations: u64,
     time: Duration,
     proof: Proof,
+    /// Address spaces that the node may have kept.
+    left: usize,
 }
 
 /// Measures.
@@ -202,11 +207,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else if is_clio && !stop.load(Ordering::Relaxed) {
         terminal::print("All tests are done.\n")?;
     }
+    let is_left = rows.iter().any(|row| row.left > 0);
     if stop.load(Ordering::Relaxed) {
         terminal::say("tare: interrupted");
-        return Ok(ExitCode::from(130));
+        return Ok(ExitCode::from(if is_left { 1 } else { 130 }));
     }
-    Ok(ExitCode::from(u8::from(!rows.iter().all(Row::is_right))))
+    let is_right = rows.iter().all(Row::is_right) && !is_left;
+    Ok(ExitCode::from(u8::from(!is_right)))
 }
 
 impl Args {
@@ -293,7 +300,7 @@ fn measure(args: &Args, cell: Cell, duration: Duration, stop: &AtomicBool) -> an
         allow_sockets(sockets(cell.sessions) * u64::from(cell.threads))?;
     }
     let prepared = Barrier::new(cell.threads as usize);
-    let rows: Vec<anyhow::Result<Row>> = thread::scope(|scope| {
+    let ends: Vec<End> = thread::scope(|scope| {
         let threads: Vec<_> = (0..cell.threads)
             .map(|_| scope.spawn(|| measure_one(args, cell, duration, (&prepared, stop))))
             .collect();
@@ -304,15 +311,49 @@ fn measure(args: &Args, cell: Cell, duration: Duration, stop: &AtomicBool) -> an
         };
         threads.into_iter().map(join).collect()
     });
+    let left: Vec<SpaceId> = ends.iter().flat_map(|end| end.left.clone()).collect();
+    if !left.is_empty() {
+        terminal::say(&stay(args, &left));
+    }
     let mut sum: Option<Row> = None;
-    for row in rows {
-        let row = row?;
+    for end in ends {
+        let row = end.row?;
         match &mut sum {
             None => sum = Some(row),
             Some(sum) => sum.add(&row),
         }
     }
-    sum.context("no thread")
+    let mut sum = sum.context("no thread")?;
+    sum.left = left.len();
+    Ok(sum)
+}
+
+/// Returns the text about spaces that the node may have kept.
+fn stay(args: &Args, left: &[SpaceId]) -> String {
+    let spaces = match left.len() {
+        1 => "1 address space".to_owned(),
+        count => format!("{count} address spaces"),
+    };
+    let mut text = format!(
+        "tare: {spaces} may stay at the node, which does not answer: tare memory close {}",
+        args.node
+    );
+    for space in left.iter().take(NAMED_MAX) {
+        let _ = write!(text, " {}", space.0);
+    }
+    if left.len() > NAMED_MAX {
+        text.push_str(" … (tare memory status lists them)");
+    }
+    if let Some(secret) = &args.secret {
+        let _ = write!(text, " --secret {}", secret.display());
+    }
+    text
+}
+
+/// The end of a thread: its row, and the spaces that the node may have kept.
+struct End {
+    row: anyhow::Result<Row>,
+    left: Vec<SpaceId>,
 }
 
 fn measure_one(
@@ -320,9 +361,39 @@ fn measure_one(
     cell: Cell,
     duration: Duration,
     (prepared, stop): (&Barrier, &AtomicBool),
-) -> anyhow::Result<Row> {
+) -> End {
+    let fleet = layout(cell).and_then(|layout| Ok((fleet(args, &layout)?, layout)));
+    let (mut fleet, layout) = match fleet {
+        Ok(both) => both,
+        Err(error) => {
+            prepared.wait();
+            return End {
+                row: Err(error),
+                left: Vec::new(),
+            };
+        }
+    };
+    let load = Load::new(&mut fleet, layout);
+    let load = load.map(|mut load| (load.prepare_memory(), load));
+    // Also after a failure: the other threads wait.
+    prepared.wait();
+    match load {
+        Ok((is_prepared, mut load)) => {
+            let row = is_prepared.and_then(|()| run_for(args, cell, (duration, stop), &mut load));
+            let left = load.close_all();
+            End { row, left }
+        }
+        Err(error) => End {
+            row: Err(error),
+            left: Vec::new(),
+        },
+    }
+}
+
+/// Returns the memory that a thread of a row works on.
+fn layout(cell: Cell) -> anyhow::Result<Layout> {
     let pages = ((1 << cell.order) / cell.sessions).max(1);
-    let layout = Layout {
+    Ok(Layout {
         first_space: random_id()? >> 1,
         spaces: cell.sessions,
         pages: pages.next_power_of_two(),
@@ -333,25 +404,7 @@ fn measure_one(
             Op::Write => Direction::Write,
         },
         regions: 0,
-    };
-    let fleet = fleet(args, &layout);
-    let mut fleet = match fleet {
-        Ok(fleet) => fleet,
-        Err(error) => {
-            prepared.wait();
-            return Err(error);
-        }
-    };
-    let load = Load::prepare(&mut fleet, layout);
-    // Also after a failure: the other threads wait.
-    prepared.wait();
-    let mut load = load?;
-    let row = run_for(args, cell, (duration, stop), &mut load);
-    match row {
-        Ok(_) => load.end_spaces()?,
-        Err(_) => load.close_all(),
-    }
-    row
+    })
 }
 
 /// Runs operations for a time, or until the program is to stop.
@@ -386,6 +439,7 @@ fn run_for(
         operations,
         time,
         proof: load.proof(),
+        left: 0,
     })
 }
 
@@ -709,6 +763,7 @@ mod tests {
                 wrong,
                 ..Proof::default()
             },
+            left: 0,
         }
     }
 
@@ -747,5 +802,18 @@ mod tests {
             row.json(&args(&[]))["throughput_bit_s"],
             serde_json::Value::Null
         );
+    }
+    #[test]
+    fn spaces_that_stay_are_named_with_the_command_that_closes_them() {
+        let spaces = |count: u64| (7..7 + count).map(SpaceId).collect::<Vec<_>>();
+        let said = stay(&args(&["--secret", "node.secret"]), &spaces(2));
+        let command = "close udp://127.0.0.1:7311 7 8 --secret node.secret";
+        assert!(
+            said.starts_with("tare: 2 address spaces may stay"),
+            "{said}"
+        );
+        assert!(said.ends_with(&format!("tare memory {command}")), "{said}");
+        let said = stay(&args(&[]), &spaces(1000));
+        assert!(said.contains(" 13 14 … (tare memory status"), "{said}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context as _};
-use tare_farmem::operation::{Operation, PageSize, Permission, SpaceId, Value};
+use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{Completion, Failure, OperationId, OwnedWrite};
 use tare_farmem::transport::{Channel, Direct};
 use tare_histogram::Histogram;
@@ -24,6 +24,11 @@ const ALLOC_BYTES: u64 = tare_farmem::memory::PAGES_MAX * PAGE;
 /// The most operations of an open loop that have not completed, and the most bytes of all of them.
 const OPEN_MAX: usize = 2048;
 const OPEN_BYTES: usize = 64 << 20;
+
+/// The times that a space is closed, if it is not known whether it was, and the time after which
+/// none is closed again.
+const CLOSES_MAX: u32 = 4;
+const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Operations that prepare pages and are outstanding at a time.
 const PREPARED_AT_ONCE: usize = 256;
@@ -103,8 +108,23 @@ impl<'a> Load<'a> {
         channel: &'a mut dyn Channel,
         layout: Layout,
     ) -> anyhow::Result<Load<'a>> {
+        let mut load = Load::new(channel, layout)?;
+        match load.prepare_memory() {
+            Ok(()) => Ok(load),
+            Err(error) => {
+                load.close_all();
+                Err(error)
+            }
+        }
+    }
+
+    /// A load whose memory is not prepared.
+    ///
+    /// # Errors
+    /// The layout is not one of a load.
+    pub(crate) fn new(channel: &'a mut dyn Channel, layout: Layout) -> anyhow::Result<Load<'a>> {
         ensure!(layout.pages.is_power_of_two(), "pages: a power of two");
-        let mut load = Load {
+        Ok(Load {
             channel,
             layout,
             turns: Turns::new(&layout),
@@ -120,18 +140,14 @@ impl<'a> Load<'a> {
             expected: Vec::new(),
             uncertain: HashSet::new(),
             proof: Proof::default(),
-        };
-        match load.prepare_memory() {
-            Ok(()) => Ok(load),
-            Err(error) => {
-                load.close_all();
-                Err(error)
-            }
-        }
+        })
     }
 
     /// Opens the spaces, allocates their memory and writes every place once.
-    fn prepare_memory(&mut self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// An operation failed.
+    pub(crate) fn prepare_memory(&mut self) -> anyhow::Result<()> {
         let layout = self.layout;
         let spaces = layout.all_spaces();
         self.submit_all(spaces.clone().map(|space| (space, Operation::Open)))?;
@@ -375,30 +391,49 @@ impl<'a> Load<'a> {
         Ok(completed)
     }
 
-    /// Closes the spaces.
-    ///
-    /// # Errors
-    /// An operation failed.
-    pub(crate) fn end_spaces(mut self) -> anyhow::Result<()> {
-        let spaces = self.layout.all_spaces();
-        self.submit_all(spaces.map(|space| (space, Operation::Close)))
-    }
-
-    /// Closes the spaces as far as they can be, after a failure: the node would keep them for good.
-    pub(crate) fn close_all(&mut self) {
-        for space in self.layout.all_spaces() {
-            while self.channel.outstanding() >= PREPARED_AT_ONCE && self.drop_completions() {}
-            if self.channel.submit(space, &Operation::Close).is_err() {
+    /// Closes the spaces, which the node would keep for good, and returns those that it may have
+    /// kept. A space that may not be closed is closed again, a limited number of times.
+    pub(crate) fn close_all(&mut self) -> Vec<SpaceId> {
+        let deadline = Instant::now() + CLOSES_WITHIN;
+        let mut left: HashSet<SpaceId> = self.layout.all_spaces().collect();
+        // Of what was submitted before.
+        while self.channel.outstanding() > 0 && self.take_closed(&mut left) {}
+        left.extend(self.layout.all_spaces());
+        for number in 0..CLOSES_MAX {
+            let again = number > 0;
+            for space in self.layout.all_spaces() {
+                if !left.contains(&space) || (again && Instant::now() >= deadline) {
+                    continue;
+                }
+                while self.channel.outstanding() >= PREPARED_AT_ONCE && self.take_closed(&mut left)
+                {
+                }
+                if self.channel.submit(space, &Operation::Close).is_err() {
+                    break;
+                }
+            }
+            while self.channel.outstanding() > 0 && self.take_closed(&mut left) {}
+            if left.is_empty() {
                 break;
             }
         }
-        while self.channel.outstanding() > 0 && self.drop_completions() {}
+        let mut left: Vec<_> = left.into_iter().collect();
+        left.sort();
+        left
     }
 
-    /// Waits for something to complete, and drops it; returns false if the channel is of no use.
-    fn drop_completions(&mut self) -> bool {
+    /// Waits for something to complete, and removes the spaces that are closed with it; returns
+    /// false if the channel is of no use.
+    fn take_closed(&mut self, left: &mut HashSet<SpaceId>) -> bool {
         let is_of_use = self.channel.progress(WAIT).is_ok();
         while let Some(completion) = self.channel.poll() {
+            let is_closed = match completion.outcome {
+                Ok(_) => true,
+                Err(failure) => failure == Failure::Refused(Error::NoSuchSpace),
+            };
+            if is_closed {
+                left.remove(&completion.space);
+            }
             self.channel.recycle(completion.data);
         }
         is_of_use

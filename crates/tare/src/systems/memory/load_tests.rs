@@ -1,3 +1,4 @@
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::io;
 
@@ -6,13 +7,15 @@ use tare_farmem::protocol::SubmitError;
 use super::*;
 
 /// A node that has every fourth write of a place's later bytes neither happen nor answered, and,
-/// where it is to, every fourth read.
+/// where it is to, every fourth read and so many closes of each space.
 #[derive(Default)]
 struct Lossy {
     memory: HashMap<(SpaceId, u64), Vec<u8>>,
     writes: u64,
     reads: u64,
     fails_reads: bool,
+    lost_closes: u32,
+    closes: HashMap<SpaceId, u32>,
     completions: VecDeque<Completion>,
     next: u64,
 }
@@ -42,6 +45,15 @@ impl Channel for Lossy {
                 } else {
                     read.clone_from(&self.memory[&(space, address)]);
                     Ok(Value::Bytes(read.len() as u32))
+                }
+            }
+            Operation::Close => {
+                let closes = self.closes.entry(space).or_default();
+                *closes += 1;
+                match (*closes).cmp(&(self.lost_closes + 1)) {
+                    Ordering::Less => Err(Failure::OutcomeUnknown),
+                    Ordering::Equal => Ok(Value::None),
+                    Ordering::Greater => Err(Failure::Refused(Error::NoSuchSpace)),
                 }
             }
             _ => Ok(Value::None),
@@ -132,5 +144,21 @@ fn bytes_of_a_read_without_an_answer_are_not_called_verified() {
         assert_eq!(proof.succeeded, 192);
         assert_eq!(proof.failure, Some(Failure::OutcomeUnknown));
         assert_eq!(proof.verified - before, 192 * 64, "{outstanding} at a time");
+    }
+}
+
+#[test]
+fn a_close_without_an_answer_is_repeated_a_limited_number_of_times() {
+    for (lost_closes, closes, left) in [(0, 1, 0), (3, 4, 0), (4, 4, 2), (u32::MAX - 1, 4, 2)] {
+        let mut node = Lossy {
+            lost_closes,
+            ..Lossy::default()
+        };
+        let mut load = Load::prepare(&mut node, layout(Direction::Write)).unwrap();
+        load.group(32, 8).unwrap();
+        let kept = load.close_all();
+        assert_eq!(kept, [SpaceId(1), SpaceId(2)][..left], "{lost_closes} lost");
+        assert_eq!(node.closes[&SpaceId(1)], closes);
+        assert_eq!(node.closes[&SpaceId(2)], closes);
     }
 }
