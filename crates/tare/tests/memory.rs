@@ -648,13 +648,19 @@ fn wrong_arguments_and_nodes_that_are_not_there_are_one_line() {
     let empty = folder.path().join("empty");
     fs::write(&empty, "").unwrap();
     let empty = empty.to_str().unwrap();
-    let cases: [(&[&str], &str); 8] = [
+    // No resolver is asked for a name with a space.
+    let host = "udp://no such host:7311";
+    let no_address = "no such host has no address: ";
+    let cases: [(&[&str], &str); 11] = [
         (
             &["serve", "-m", "15Ti", "--listen", "127.0.0.1:0"],
             "give the node less memory (-m)",
         ),
         (&["bench", "tcp://127.0.0.1:1"], "expected udp://HOST:PORT"),
         (&["ping", "127.0.0.1:1"], "expected"),
+        (&["ping", host], no_address),
+        (&["bench", host], no_address),
+        (&["close", host, "7"], no_address),
         (&["ping", "udp://127.0.0.1:9", "-c", "1"], "does not answer"),
         (
             &["status", "/nonexistent.sock"],

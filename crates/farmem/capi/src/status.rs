@@ -152,7 +152,7 @@ impl From<Error> for Fault {
                 cause: Cause::Io(number_of(&error)),
                 ..Fault::new(TFM_IO)
             },
-            Error::Address { .. } => Fault::new(TFM_ADDRESS),
+            Error::Address { .. } | Error::Host { .. } => Fault::new(TFM_ADDRESS),
         }
     }
 }

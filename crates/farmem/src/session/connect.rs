@@ -40,7 +40,7 @@ const EXPECTED_WITH_FAULTS: &str = "udp://HOST:PORT, since there are to be fault
 /// the first operation, but for shared memory.
 ///
 /// # Errors
-/// [`Error::Address`], also for a host without an address, and [`Error::Io`].
+/// [`Error::Address`], [`Error::Host`] for a host without an address, and [`Error::Io`].
 pub fn connect(address: &str, options: &Options) -> Result<Session, Error> {
     open(address, options, None)
 }
@@ -74,7 +74,8 @@ fn open(
     };
     let channel = match address.split_once(':') {
         Some(("udp", place)) => {
-            let node = resolve(place).ok_or_else(|| invalid(EXPECTED))?;
+            let nodes = resolve(place).ok_or_else(|| invalid(EXPECTED))??;
+            let node = nodes[0];
             let link = UdpLink::connect(node, options.waiting)?;
             let datagram_bytes = link.datagram_bytes();
             over(link, (datagram_bytes, usize::MAX), options, capability)?
@@ -97,10 +98,37 @@ fn open(
     Ok(Session::new(channel, space))
 }
 
-fn resolve(place: &str) -> Option<SocketAddr> {
+/// Returns the addresses of the node at `udp://HOST:PORT`, one at least.
+///
+/// # Errors
+/// [`Error::Address`] if it is written otherwise, and [`Error::Host`].
+pub fn addresses(address: &str) -> Result<Vec<SocketAddr>, Error> {
+    let place = address.strip_prefix("udp:").and_then(resolve);
+    place.unwrap_or_else(|| {
+        Err(Error::Address {
+            address: address.to_owned(),
+            expected: "udp://HOST:PORT",
+        })
+    })
+}
+
+/// Returns the addresses of a host and port, one at least; `None` if they are written otherwise.
+fn resolve(place: &str) -> Option<Result<Vec<SocketAddr>, Error>> {
     let place = place.strip_prefix("//").unwrap_or(place);
     let place = place.strip_suffix('/').unwrap_or(place);
-    place.to_socket_addrs().ok()?.next()
+    let (host, port) = place.rsplit_once(':')?;
+    port.parse::<u16>().ok().filter(|_| !host.is_empty())?;
+    let none = |error| Error::Host {
+        host: host.to_owned(),
+        error,
+    };
+    Some(match place.to_socket_addrs() {
+        Ok(found) => match found.collect::<Vec<_>>() {
+            list if list.is_empty() => Err(none(io::ErrorKind::NotFound.into())),
+            list => Ok(list),
+        },
+        Err(error) => Err(none(error)),
+    })
 }
 
 /// Opens a channel over a link, with datagrams of this length unless settings say otherwise, and at
@@ -173,4 +201,37 @@ fn random_bytes<const N: usize>() -> Result<[u8; N], Error> {
     let len = rustix::rand::getrandom(&mut bytes, flags).map_err(std::io::Error::from)?;
     debug_assert_eq!(len, bytes.len());
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_an_address_is_no_wrong_syntax() {
+        let local = SocketAddr::from(([127, 0, 0, 1], 7311));
+        for right in ["udp://127.0.0.1:7311", "udp:127.0.0.1:7311/"] {
+            assert_eq!(addresses(right).unwrap(), [local]);
+        }
+        for wrong in [
+            "127.0.0.1:7311",
+            "udp://127.0.0.1",
+            "udp://:7311",
+            "udp://a:x",
+            "udp://a:70000",
+            "shm:a:1",
+        ] {
+            let error = addresses(wrong).unwrap_err();
+            assert!(matches!(error, Error::Address { .. }), "{wrong}: {error}");
+            let text = error.to_string();
+            assert!(text.ends_with("expected udp://HOST:PORT"), "{text}");
+        }
+        // No resolver is asked for a name with a space.
+        let address = "udp://no such host:7311";
+        let connected = connect(address, &Options::default()).unwrap_err();
+        for error in [addresses(address).unwrap_err(), connected] {
+            let text = error.to_string();
+            assert!(text.starts_with("no such host has no address: "), "{text}");
+        }
+    }
 }

@@ -28,6 +28,13 @@ pub enum Error {
         /// The expectation.
         expected: &'static str,
     },
+    /// The host of a node has no address.
+    Host {
+        /// The host.
+        host: String,
+        /// The reason.
+        error: io::Error,
+    },
 }
 
 impl Error {
@@ -52,6 +59,7 @@ impl fmt::Display for Error {
             Error::Address { address, expected } => {
                 write!(f, "the node's address is {address:?}, expected {expected}")
             }
+            Error::Host { host, error } => write!(f, "{host} has no address: {error}"),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::protocol::{Completion, OperationId, OwnedWrite, SubmitError};
 use crate::transport::Channel;
 
 pub use asynchronous::AsyncSession;
-pub use connect::{connect, connect_authorized, random_id, AnyChannel, Options};
+pub use connect::{addresses, connect, connect_authorized, random_id, AnyChannel, Options};
 pub use error::Error;
 
 /// The longest time that one call of [`Channel::progress`] waits. Nothing depends on it: channels

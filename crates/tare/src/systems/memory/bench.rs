@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +14,7 @@ use clap::ValueEnum;
 use serde_json::json;
 use tare_farmem::operation::SpaceId;
 use tare_farmem::protocol::{Failure, Secret};
-use tare_farmem::session::{connect, connect_authorized, random_id, Error, Options};
+use tare_farmem::session::{addresses, connect, connect_authorized, random_id, Error, Options};
 use tare_farmem::transport::shm;
 use tare_farmem::transport::xdp::{XdpAddress, XdpLink};
 use tare_histogram::Histogram;
@@ -459,7 +458,7 @@ fn udp(args: &Args, layout: &Layout, secret: Option<&Secret>) -> anyhow::Result<
             let link = link(place, args)?;
             (link.node(), Some(link))
         }
-        None => (address(&args.node)?, None),
+        None => (addresses(&args.node)?[0], None),
     };
     let longest = link.as_ref().map(|link| link.station().datagram_max());
     let fleet = UdpFleet {
@@ -535,16 +534,6 @@ fn remedy(node: &str, failure: Failure) -> Option<String> {
             "the node did not answer within the time limit; tare memory serve --timeout {seconds}"
         )),
     }
-}
-
-fn address(node: &str) -> anyhow::Result<std::net::SocketAddr> {
-    let place = node.strip_prefix("udp://").unwrap_or_default();
-    let mut addresses = place.to_socket_addrs().with_context(|| {
-        format!("found \"{node}\", expected udp://HOST:PORT, shm:PATH or xdp:IFACE,…")
-    })?;
-    addresses
-        .next()
-        .with_context(|| format!("{node} has no address"))
 }
 
 const HEADER: &str =
