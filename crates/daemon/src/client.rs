@@ -42,25 +42,33 @@ pub fn only_socket(kind: &str, words: Words) -> Result<PathBuf, String> {
     only_socket_in(Path::new(DIRECTORY), kind, words)
 }
 
+/// Returns the status sockets of all daemons `kind` of this machine, with the stems of their
+/// configurations, in the order of these. A socket without a listener does not count.
+pub fn sockets(kind: &str) -> Vec<(String, PathBuf)> {
+    sockets_in(Path::new(DIRECTORY), kind)
+}
+
+fn sockets_in(directory: &Path, kind: &str) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let named = |path: PathBuf| {
+        let name = path.file_name()?.to_string_lossy();
+        let rest = name.strip_prefix(kind)?.strip_prefix('-')?;
+        let stem = rest.strip_suffix(".sock")?.to_owned();
+        has_listener(&path).then_some((stem, path))
+    };
+    let mut sockets: Vec<_> = entries.filter_map(|entry| named(entry.path())).collect();
+    sockets.sort();
+    sockets
+}
+
 fn only_socket_in(directory: &Path, kind: &str, words: Words) -> Result<PathBuf, String> {
     let Words { one, key } = words;
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let prefix = format!("{kind}-");
-    let is_one = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(&prefix) && name.ends_with(".sock") && has_listener(path)
-    };
-    let mut sockets: Vec<PathBuf> = entries.map(|e| e.path()).filter(is_one).collect();
-    sockets.sort();
+    let mut sockets = sockets_in(directory, kind);
     match sockets.pop() {
-        Some(socket) if sockets.is_empty() => Ok(socket),
+        Some((_, socket)) if sockets.is_empty() => Ok(socket),
         Some(last) => {
             sockets.push(last);
-            let names = sockets.iter().map(|socket| {
-                let stem = socket.file_stem().unwrap_or_default().to_string_lossy();
-                stem.strip_prefix(&prefix).unwrap_or(&stem).to_owned()
-            });
-            let names: Vec<String> = names.collect();
+            let names: Vec<String> = sockets.into_iter().map(|(stem, _)| stem).collect();
             let names = names.join(", ");
             Err(format!(
                 "several {one}s run here: {names}; name the {key} of one"

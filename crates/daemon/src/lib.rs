@@ -13,7 +13,7 @@ mod service;
 mod signals;
 mod watch;
 
-pub use client::{ask, default_socket, only_socket, Words};
+pub use client::{ask, default_socket, only_socket, sockets, Words};
 pub use counters::{CounterInfo, CountsBy, Reason};
 pub use cpu::{bind_to_cpu, BindError};
 pub use host::{Checked, Host, ProcessStatus};

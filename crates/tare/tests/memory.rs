@@ -651,7 +651,7 @@ fn wrong_arguments_and_nodes_that_are_not_there_are_one_line() {
     // No resolver is asked for a name with a space.
     let host = "udp://no such host:7311";
     let no_address = "no such host has no address: ";
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 14] = [
         (
             &["serve", "-m", "15Ti", "--listen", "127.0.0.1:0"],
             "give the node less memory (-m)",
@@ -666,6 +666,15 @@ fn wrong_arguments_and_nodes_that_are_not_there_are_one_line() {
             &["status", "/nonexistent.sock"],
             "no memory node answers at /nonexistent.sock",
         ),
+        (
+            &["status", "udp://127.0.0.1:9"],
+            "no memory node answers at 127.0.0.1:9",
+        ),
+        (
+            &["status", "localhost:9"],
+            "no memory node answers at localhost:9",
+        ),
+        (&["status", host], no_address),
         (&["capability", "1", "--secret", empty], "farmem-secret:"),
         (&["serve", "--secret", "/nonexistent"], "/nonexistent"),
         (&["serve", "--preset", "1-2"], "whole pages"),
