@@ -651,7 +651,15 @@ fn wrong_arguments_and_nodes_that_are_not_there_are_one_line() {
     // No resolver is asked for a name with a space.
     let host = "udp://no such host:7311";
     let no_address = "no such host has no address: ";
-    let cases: [(&[&str], &str); 14] = [
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let serve = ["serve", "--listen", "127.0.0.1:0"];
+    let serve = |option: &'static str, value: &'static str| [&serve[..], &[option, value]].concat();
+    let (nothing, little) = (serve("-m", "0"), serve("-m", "1K"));
+    let much = serve("-m", "100Ti");
+    let (quota, spaces) = (serve("--quota", "0"), serve("--spaces", "0"));
+    let memory_range = "'--memory <BYTES>': found";
+    let cases: [(&[&str], &str); 22] = [
         (
             &["serve", "-m", "15Ti", "--listen", "127.0.0.1:0"],
             "give the node less memory (-m)",
@@ -677,7 +685,24 @@ fn wrong_arguments_and_nodes_that_are_not_there_are_one_line() {
         (&["status", host], no_address),
         (&["capability", "1", "--secret", empty], "farmem-secret:"),
         (&["serve", "--secret", "/nonexistent"], "/nonexistent"),
+        (
+            &["serve", "--secret", "/nonexistent"],
+            "make one with `tare memory keygen`",
+        ),
+        (
+            &["ping", "udp://127.0.0.1:9", "--capability", "/nonexistent"],
+            "makes one with `tare memory capability`",
+        ),
         (&["serve", "--preset", "1-2"], "whole pages"),
+        (&nothing, memory_range),
+        (&little, memory_range),
+        (&much, memory_range),
+        (&quota, "'--quota <BYTES>': found \"0\", expected 4Ki"),
+        (&spaces, "'--spaces <N>': found \"0\", expected 1 or more"),
+        (
+            &["serve", "-m", "16Mi", "--listen", &taken],
+            "another node may run there: tare memory status, or another --listen",
+        ),
     ];
     for (arguments, expected) in cases {
         let done = run(arguments);

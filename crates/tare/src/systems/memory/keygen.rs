@@ -1,10 +1,11 @@
 //! `tare memory keygen` and `tare memory capability`: secrets of nodes, and of spaces.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use anyhow::Context as _;
+use anyhow::{anyhow, Context as _};
 use tare_farmem::operation::SpaceId;
 use tare_farmem::protocol::{Capability, Secret, TextError};
 use zeroize::Zeroizing;
@@ -60,7 +61,7 @@ pub(crate) fn capability(args: &CapabilityArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// It cannot be read, or has none.
 pub(super) fn read_secret(path: &Path) -> anyhow::Result<Secret> {
-    read(path)
+    read(path, "make one with `tare memory keygen`")
 }
 
 /// Reads the capability of a space from a file.
@@ -68,11 +69,18 @@ pub(super) fn read_secret(path: &Path) -> anyhow::Result<Secret> {
 /// # Errors
 /// It cannot be read, or has none.
 pub(super) fn read_capability(path: &Path) -> anyhow::Result<Capability> {
-    read(path)
+    read(
+        path,
+        "the node's operator makes one with `tare memory capability`",
+    )
 }
 
-fn read<T: FromStr<Err = TextError>>(path: &Path) -> anyhow::Result<T> {
-    let content = tare_daemon::read_file(path, FILE_MAX);
+/// Reads a file; `remedy` is for one that does not exist.
+fn read<T: FromStr<Err = TextError>>(path: &Path, remedy: &str) -> anyhow::Result<T> {
+    let content = tare_daemon::read_file(path, FILE_MAX).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => anyhow!("{error}; {remedy}"),
+        _ => error.into(),
+    });
     let content = content.with_context(|| path.display().to_string())?;
     let bytes = Zeroizing::new(content.bytes);
     let text = std::str::from_utf8(&bytes).ok();

@@ -1,6 +1,7 @@
 //! `tare memory serve`: a memory node.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,6 +21,9 @@ use crate::size::parse_bytes;
 
 /// The time for which a worker asks again and again before it sleeps.
 const ADAPTIVE: Duration = Duration::from_micros(50);
+
+/// The most memory for pages, in bytes: pages of 4 KiB have numbers of 32 bits.
+const MEMORY_MAX: u64 = 15 << 40;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -50,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     shm: Option<PathBuf>,
     /// Memory for pages, such as 512Mi or 16Gi
-    #[arg(short, long, value_name = "BYTES", default_value = "1Gi", value_parser = parse_bytes)]
+    #[arg(short, long, value_name = "BYTES", default_value = "1Gi", value_parser = memory)]
     memory: u64,
     /// The pages of the operating system that it is made of [default: the best there are]
     #[arg(long, value_enum, conflicts_with = "keep")]
@@ -60,14 +64,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
     /// The bytes that one address space may use [default: all]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = quota)]
     quota: Option<u64>,
     /// The bytes that the address space SPACE may use instead; once for each such space. A space
     /// that --keep restores and that is not named has the quota that it had before
     #[arg(long, value_name = "SPACE=BYTES", value_parser = space_quota)]
     space_quota: Vec<(SpaceId, u64)>,
     /// Maximum number of address spaces
-    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = spaces)]
     spaces: usize,
     /// Memory for what the node knows of address spaces, allocations, locks, regions and grants,
     /// such as 1024 bytes per space and 128 per allocation: while there is no room for another,
@@ -193,8 +197,66 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         log: args.daemon.log(),
         signals: Signals::install().context("signals")?,
     };
-    daemon::run(options).map_err(|error| anyhow!("{error}"))?;
+    daemon::run(options).map_err(|error| remedied(args, &error))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the error of a node that could not be run, with what to do about it.
+fn remedied(args: &Args, error: &daemon::Error) -> anyhow::Error {
+    match error {
+        daemon::Error::Memory(memory @ tare_memory::Error::Os { source, .. })
+            if source.kind() == io::ErrorKind::OutOfMemory =>
+        {
+            let found = args.memory;
+            let most = match available() {
+                Some(bytes) => format!("{bytes} bytes at most, which are available"),
+                None => "no more than is available".to_owned(),
+            };
+            anyhow!("--memory: found {found} bytes, expected {most}: use less ({memory})")
+        }
+        daemon::Error::Listen(_, cause) if cause.kind() == io::ErrorKind::AddrInUse => {
+            anyhow!("{error}: another node may run there: tare memory status, or another --listen")
+        }
+        error => anyhow!("{error}"),
+    }
+}
+
+/// Returns the memory that is available on this machine, in bytes.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Reads the memory for pages.
+fn memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    match (PageSize::Small.bytes()..=MEMORY_MAX).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(format!(
+            "found \"{text}\", expected 4Ki to 15Ti: a node has whole pages of 4 KiB"
+        )),
+    }
+}
+
+/// Reads the quota of all spaces.
+fn quota(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    match bytes >= PageSize::Small.bytes() {
+        true => Ok(bytes),
+        false => Err(format!(
+            "found \"{text}\", expected 4Ki, a page, or more; leave it out for all of the memory"
+        )),
+    }
+}
+
+/// Reads the maximum number of address spaces.
+fn spaces(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|&count| count > 0);
+    count.ok_or_else(|| {
+        format!("found \"{text}\", expected 1 or more; leave it out for the usual maximum")
+    })
 }
 
 /// Reads the quota of a space: SPACE=BYTES.
@@ -331,6 +393,45 @@ mod tests {
                 "{wrong}"
             );
         }
+    }
+
+    #[test]
+    fn memory_a_quota_and_spaces_have_room_for_something() {
+        assert_eq!(memory("4Ki"), Ok(4096));
+        assert_eq!(memory("15Ti"), Ok(15 << 40));
+        for wrong in ["0", "1K", "4095", "16Ti", "100Ti"] {
+            let error = memory(wrong).unwrap_err();
+            assert!(error.contains("expected 4Ki to 15Ti"), "{error}");
+        }
+        assert_eq!(quota("4Ki"), Ok(4096));
+        assert!(quota("0").unwrap_err().contains("expected 4Ki, a page,"));
+        assert_eq!(spaces("1"), Ok(1));
+        for wrong in ["0", "-1", "x"] {
+            assert!(spaces(wrong).unwrap_err().contains("expected 1 or more"));
+        }
+    }
+
+    #[test]
+    fn memory_that_the_system_does_not_give_is_the_option() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            args: Args,
+        }
+        let words = ["serve", "-m", "8Ti"];
+        let args = <Program as clap::Parser>::parse_from(words).args;
+        let error = |kind: io::ErrorKind| {
+            let source = io::Error::from(kind);
+            let doing = "mmap";
+            let error = tare_memory::Error::Os { doing, source };
+            remedied(&args, &daemon::Error::Memory(error)).to_string()
+        };
+        let said = error(io::ErrorKind::OutOfMemory);
+        let found = "--memory: found 8796093022208 bytes, expected ";
+        assert!(said.starts_with(found), "{said}");
+        assert!(said.contains(": use less (mmap: "), "{said}");
+        let said = error(io::ErrorKind::PermissionDenied);
+        assert!(said.starts_with("mmap: "), "{said}");
     }
 
     #[test]
