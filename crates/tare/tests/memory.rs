@@ -391,7 +391,7 @@ fn an_encrypted_node_answers_those_who_have_the_key_alone() {
     let folder = TempDir::new().unwrap();
     let [secret, other] = ["secret", "other"].map(|name| {
         let file = folder.path().join(name);
-        fs::write(&file, run(&["keygen"]).stdout).unwrap();
+        node::secret(&file);
         file
     });
     let [secret, other] = [&secret, &other].map(|file| file.to_str().unwrap());
@@ -433,6 +433,33 @@ fn an_encrypted_node_answers_those_who_have_the_key_alone() {
     );
     let log = node.end(Signal::TERM).1;
     assert!(!log.contains("farmem-secret"), "{log}");
+}
+
+#[test]
+fn a_secret_that_others_may_access_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("secret");
+    node::secret(&file);
+    let path = file.to_str().unwrap();
+    for command in [
+        &["serve", "--listen", "127.0.0.1:0", "--secret", path][..],
+        &["capability", "7", "--secret", path],
+        &["close", "udp://127.0.0.1:9", "7", "--secret", path],
+        &["bench", "udp://127.0.0.1:9", "--secret", path],
+    ] {
+        for mode in [0o640, 0o604, 0o620] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            let refused = run(command);
+            let said = text(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(2), "{said}");
+            let expected = format!("{path}: found a file of mode {mode:04o}, expected 0600");
+            assert!(said.contains(&expected), "{said}");
+            assert!(said.contains("chmod 600"), "{said}");
+        }
+    }
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
+    let done = run(&["capability", "7", "--secret", path]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
 }
 
 #[test]
@@ -647,6 +674,7 @@ fn wrong_arguments_and_nodes_that_are_not_there_are_one_line() {
     let folder = TempDir::new().unwrap();
     let empty = folder.path().join("empty");
     fs::write(&empty, "").unwrap();
+    fs::set_permissions(&empty, fs::Permissions::from_mode(0o600)).unwrap();
     let empty = empty.to_str().unwrap();
     // No resolver is asked for a name with a space.
     let host = "udp://no such host:7311";

@@ -157,8 +157,7 @@ fn with_encryption_only_who_has_the_secret_closes_a_space() {
     let folder = TempDir::new().unwrap();
     let secret = |name: &str| {
         let path = folder.path().join(name);
-        let printed = run(&["keygen"]).stdout;
-        std::fs::write(&path, &printed).unwrap();
+        node::secret(&path);
         path.to_str().unwrap().to_owned()
     };
     let (own, other) = (secret("node.secret"), secret("other.secret"));

@@ -1,7 +1,9 @@
 //! A node that a test starts, asks and ends.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
@@ -19,6 +21,15 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Makes a file with a new secret, which its owner alone may read.
+#[allow(dead_code, reason = "not every test program encrypts")]
+pub(crate) fn secret(path: &Path) {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600);
+    let printed = run(&["keygen"]).stdout;
+    file.open(path).unwrap().write_all(&printed).unwrap();
 }
 
 /// Options of a session with a space that gives operations up as late as the node lets it.

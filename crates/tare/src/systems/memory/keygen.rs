@@ -1,11 +1,13 @@
 //! `tare memory keygen` and `tare memory capability`: secrets of nodes, and of spaces.
 
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use anyhow::{anyhow, Context as _};
+use anyhow::{anyhow, ensure, Context as _};
 use tare_farmem::operation::SpaceId;
 use tare_farmem::protocol::{Capability, Secret, TextError};
 use zeroize::Zeroizing;
@@ -59,9 +61,17 @@ pub(crate) fn capability(args: &CapabilityArgs) -> anyhow::Result<ExitCode> {
 /// Reads a node's secret from a file.
 ///
 /// # Errors
-/// It cannot be read, or has none.
+/// It cannot be read, has none, or other users may access it.
 pub(super) fn read_secret(path: &Path) -> anyhow::Result<Secret> {
-    read(path, "make one with `tare memory keygen`")
+    read(path, "make one with `tare memory keygen`", |metadata| {
+        let mode = metadata.mode() & 0o7777;
+        ensure!(
+            mode & 0o077 == 0,
+            "found a file of mode {mode:04o}, expected 0600, since who reads it may do everything \
+             with all address spaces: chmod 600"
+        );
+        Ok(())
+    })
 }
 
 /// Reads the capability of a space from a file.
@@ -69,19 +79,22 @@ pub(super) fn read_secret(path: &Path) -> anyhow::Result<Secret> {
 /// # Errors
 /// It cannot be read, or has none.
 pub(super) fn read_capability(path: &Path) -> anyhow::Result<Capability> {
-    read(
-        path,
-        "the node's operator makes one with `tare memory capability`",
-    )
+    let remedy = "the node's operator makes one with `tare memory capability`";
+    read(path, remedy, |_| Ok(()))
 }
 
-/// Reads a file; `remedy` is for one that does not exist.
-fn read<T: FromStr<Err = TextError>>(path: &Path, remedy: &str) -> anyhow::Result<T> {
+/// Reads a file that `check` accepts; `remedy` is for one that does not exist.
+fn read<T: FromStr<Err = TextError>>(
+    path: &Path,
+    remedy: &str,
+    check: impl Fn(&Metadata) -> anyhow::Result<()>,
+) -> anyhow::Result<T> {
     let content = tare_daemon::read_file(path, FILE_MAX).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => anyhow!("{error}; {remedy}"),
         _ => error.into(),
     });
     let content = content.with_context(|| path.display().to_string())?;
+    check(&content.metadata).with_context(|| path.display().to_string())?;
     let bytes = Zeroizing::new(content.bytes);
     let text = std::str::from_utf8(&bytes).ok();
     let text = text.with_context(|| format!("{}: not a text", path.display()))?;

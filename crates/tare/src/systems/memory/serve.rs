@@ -31,7 +31,8 @@ const MEMORY_MAX: u64 = 15 << 40;
     tare memory serve -m 16Gi --quota 1Gi --cores 2 --wait busy\n  \
     tare memory serve -m 16Gi --quota 64Mi --space-quota 7=8Gi --space-quota 9=4Gi\n  \
     tare memory serve --preset 0x40000000-0xb4c0000000\n  \
-    tare memory keygen > node.secret && tare memory serve --listen 10.0.0.1:7311 --secret node.secret\n  \
+    (umask 077; tare memory keygen > node.secret)\n  \
+    tare memory serve --listen 10.0.0.1:7311 --secret node.secret\n  \
     tare memory serve --listen 10.0.0.1:7311 --insecure    for a network that is trusted\n  \
     tare memory serve --listen xdp:eth1,10.0.0.1:7311 --secret node.secret    by frames, without the\n  \
     \x20                                             kernel's network stack\n  \
