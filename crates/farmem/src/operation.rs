@@ -338,7 +338,7 @@ impl fmt::Display for Error {
             Error::Length => write!(
                 f,
                 "the range is empty, too long or beyond the last address: reads and writes have at \
-                 most {LEN_MAX} bytes"
+                 most {LEN_MAX} bytes, allocations, frees and regions at most 2^18 pages"
             ),
             Error::Lease => write!(
                 f,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions};
 use serde_json::{json, Value};
-use tare_farmem::operation::{Error as Refusal, SpaceId};
+use tare_farmem::operation::{Error as Refusal, PageSize, Permission, SpaceId};
 use tare_farmem::protocol::{Authentication, Failure, Protection, Request, Response, Secret};
 use tare_farmem::session::{connect, connect_authorized, Options, Session};
 use tempfile::TempDir;
@@ -215,6 +215,42 @@ fn the_longest_write_and_the_time_limit_of_clients_are_those_of_the_options() {
         "{failure:?}"
     );
     assert!(from.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_number_of_pages_that_is_refused_is_named_with_the_most() {
+    let folder = TempDir::new().unwrap();
+    let node = Node::start(folder.path(), &["--timeout", "60"]);
+    let mut session = node.session();
+    session.open().unwrap();
+    let at = session.alloc(4096).unwrap();
+    let many = ((1 << 18) + 1) * 4096;
+    let (page, all) = (PageSize::Large, Permission::READ_WRITE);
+    let large = session.alloc_with(many << 9, page, None, all, false);
+    for (refused, found) in [
+        (session.alloc(0).unwrap_err(), "0"),
+        (session.alloc(many).unwrap_err(), "262145"),
+        (large.unwrap_err(), "262145"),
+        (session.free(at, 0).unwrap_err(), "0 bytes"),
+        (session.region(b"a", at, 0).unwrap_err(), "0 bytes"),
+        (
+            session.region(b"a", at, many).unwrap_err(),
+            "1073745920 bytes",
+        ),
+    ] {
+        let said = refused.to_string();
+        let remedy = "use larger pages or several allocations";
+        let expected = format!("at most 2^18 pages (found {found}); {remedy}");
+        assert!(said.contains(&expected), "{said}");
+        assert_eq!(refused.failure(), Some(Failure::Refused(Refusal::Length)));
+    }
+    // Reads and writes have bytes.
+    let said = session.read(at, &mut []).unwrap_err().to_string();
+    assert!(said.contains("at most 1073741824 bytes"), "{said}");
+    let last = u64::MAX - 4095;
+    let beyond = session.alloc_with(8192, PageSize::Small, Some(last), all, false);
+    let said = beyond.unwrap_err().to_string();
+    assert!(said.contains("beyond the last address"), "{said}");
 }
 
 #[test]

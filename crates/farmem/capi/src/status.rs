@@ -147,6 +147,7 @@ impl From<Error> for Fault {
         match error {
             Error::Failed(failure) => failure.into(),
             Error::Part { index, failure } => Fault::from(failure).at_index(index),
+            Error::Pages { .. } => Failure::Refused(Refusal::Length).into(),
             Error::Submit(error) => error.into(),
             Error::Io(error) => Fault {
                 cause: Cause::Io(number_of(&error)),

@@ -125,7 +125,8 @@ impl AsyncSession {
             permission: Permission::READ_WRITE,
             sparse: false,
         };
-        match self.run(&alloc).await?.outcome? {
+        let outcome = self.run(&alloc).await?.outcome.map_err(Error::from);
+        match outcome.map_err(|error| error.on_pages(bytes, Some(PageSize::Small)))? {
             Value::Address(address) => Ok(address),
             _ => Err(unexpected()),
         }

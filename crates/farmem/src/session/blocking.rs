@@ -65,7 +65,11 @@ impl<C: Channel> Session<C> {
             permission,
             sparse,
         };
-        match self.value(&alloc)? {
+        let value = self.value(&alloc).map_err(|error| match sparse {
+            true => error,
+            false => error.on_pages(bytes, Some(page)),
+        });
+        match value? {
             Value::Address(address) => Ok(address),
             _ => Err(unexpected()),
         }
@@ -76,7 +80,8 @@ impl<C: Channel> Session<C> {
     /// # Errors
     /// [`Error`].
     pub fn free(&mut self, address: Address, bytes: u64) -> Result<(), Error> {
-        self.value(&Operation::Free { address, bytes }).map(drop)
+        let freed = self.value(&Operation::Free { address, bytes });
+        freed.map_err(|error| error.on_pages(bytes, None)).map(drop)
     }
 
     /// Reads bytes into a buffer.
@@ -251,7 +256,8 @@ impl<C: Channel> Session<C> {
             address,
             bytes,
         };
-        self.region_id(&region)
+        let id = self.region_id(&region);
+        id.map_err(|error| error.on_pages(bytes, None))
     }
 
     /// Looks up a region that belongs or is granted to the space.

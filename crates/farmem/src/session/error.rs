@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::memory::PAGES_MAX;
+use crate::operation::{self, PageSize};
 use crate::protocol::{Failure, SubmitError};
 
 /// The reason why a call of a session did not succeed.
@@ -16,6 +18,14 @@ pub enum Error {
         index: usize,
         /// The reason.
         failure: Failure,
+    },
+    /// An allocation, a free or a region has no pages or too many, which the node refused with
+    /// [`Length`](operation::Error::Length).
+    Pages {
+        /// The bytes.
+        bytes: u64,
+        /// The pages; those that are at the address if `None`, which only the node knows.
+        page: Option<PageSize>,
     },
     /// The operation was not taken.
     Submit(SubmitError),
@@ -42,7 +52,21 @@ impl Error {
     pub fn failure(&self) -> Option<Failure> {
         match self {
             Error::Failed(failure) | Error::Part { failure, .. } => Some(*failure),
+            Error::Pages { .. } => Some(Failure::Refused(operation::Error::Length)),
             _ => None,
+        }
+    }
+
+    /// Returns the error of an operation on so many bytes in pages: with their number, if that is
+    /// the reason.
+    pub(super) fn on_pages(self, bytes: u64, page: Option<PageSize>) -> Error {
+        let least = page.unwrap_or(PageSize::Small);
+        let is_number = bytes == 0 || bytes.div_ceil(least.bytes()) > PAGES_MAX;
+        match self.failure() {
+            Some(Failure::Refused(operation::Error::Length)) if is_number => {
+                Error::Pages { bytes, page }
+            }
+            _ => self,
         }
     }
 }
@@ -53,6 +77,18 @@ impl fmt::Display for Error {
             Error::Failed(failure) => failure.fmt(f),
             Error::Part { index, failure } => {
                 write!(f, "operation {index} of the batch: {failure}")
+            }
+            Error::Pages { bytes, page } => {
+                let found = match page {
+                    Some(page) => bytes.div_ceil(page.bytes()).to_string(),
+                    None => format!("{bytes} bytes"),
+                };
+                write!(
+                    f,
+                    "at least one and at most 2^{} pages (found {found}); use larger pages or \
+                     several allocations",
+                    PAGES_MAX.ilog2()
+                )
             }
             Error::Submit(error) => error.fmt(f),
             Error::Io(error) => write!(f, "the transport failed: {error}"),
