@@ -363,3 +363,58 @@ fn the_c_example_compiles_against_the_header() {
         .unwrap();
     assert!(compiled.status.success(), "{}", text(&compiled.stderr));
 }
+
+/// The Python example of remote memory, with a library that records what is called.
+const RECORDER: &str = r#"
+import ctypes
+
+class Function:
+    def __init__(self, name, calls):
+        self.name, self.calls = name, calls
+    def __call__(self, *arguments):
+        self.calls.append(self.name)
+        return 0
+
+class Library:
+    def __init__(self, path):
+        self.calls = []
+    def __getattr__(self, name):
+        function = Function(name, self.calls)
+        setattr(self, name, function)
+        return function
+
+ctypes.CDLL = Library
+"#;
+
+#[test]
+fn the_python_example_has_its_imports() {
+    if !has("python3", &["--version"]) {
+        return;
+    }
+    let guide = page("memory.md");
+    let block = guide.split("```python\n").nth(1).expect("an example");
+    let code = block.split("```").next().unwrap();
+    let program = format!("{RECORDER}{code}\nprint(*library.calls)\n");
+    let mut command = Command::new("python3");
+    let done = command.args(["-c", &program]).output().unwrap();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let calls = "tfm_connect tfm_open tfm_alloc\n";
+    assert_eq!(text(&done.stdout), calls);
+}
+
+#[test]
+fn the_futures_of_a_session_are_those_that_the_guide_names() {
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../farmem/src/session/asynchronous.rs"
+    );
+    let source = fs::read_to_string(source).unwrap();
+    let starts = source.split("pub async fn ").skip(1);
+    let names: BTreeSet<_> = starts.filter_map(|rest| rest.split('(').next()).collect();
+    let guide = page("memory.md");
+    let from = guide.find("`AsyncSession` has").expect("a sentence");
+    let sentence = guide[from..].split("\n\n").next().unwrap();
+    let sentence = sentence.split("which takes").next().unwrap();
+    let named: BTreeSet<_> = sentence.split('`').skip(3).step_by(2).collect();
+    assert_eq!(named, names);
+}
