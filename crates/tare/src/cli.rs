@@ -17,14 +17,15 @@ use crate::{completion, cvm, gateway, guest, import, load, loadtest, memory, rng
     version,
     about,
     after_help = "Examples:\n  \
-        tare run                     a tour of at most 60 s: some published claims, judged here\n  \
+        tare run                     the tour: some published claims, in at most 60 s\n  \
         tare run all                 every experiment at quick size\n  \
-        tare run rdrand --full       one suite at the published size\n  \
+        tare run rdrand --full       one suite at its published size\n  \
         tare show rdrand/size        what an experiment measures and claims\n  \
         tare doctor                  what this machine can test, and what is missing\n  \
-        tare rng gen -n 16 | xxd     sixteen hardware random bytes\n\n\
-        Exit status: 0 done, whatever the verdicts; 1 a test failed, or with --strict a claim was not\n\
-        reproduced or a target missed; 2 wrong usage, it could not run, or no trial gave a value."
+        tare rng gen -n 16 | xxd     16 random bytes from the hardware\n\n\
+        Exit status: 0 completed, whatever the verdicts; 1 a test failed, or with --strict a claim \
+        was not reproduced or a target was missed; 2 usage error, the command could not run, or no \
+        trial gave a value."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -35,15 +36,15 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run experiments and judge their claims
     Run(Run),
-    /// Compare the time of programs in paired rounds, until it is decided which needs less
+    /// Compare the run times of programs, in paired rounds until the result is decided
     Compare(Compare),
     /// List the experiments
     List(Json),
     /// Show one experiment: its matrix, metrics, published values and claims
     Show(Show),
-    /// List the drivers, or explain one: its parameters, metrics, counters, references and roles
+    /// List the drivers, or describe one: parameters, metrics, counters, references, roles
     Explain(Explain),
-    /// Say what this machine can test, what is missing, and the command that gets it
+    /// Report what this machine can test, what is missing, and how to provide it
     Doctor(Doctor),
     /// Judge a run again and write its report
     Report(Report),
@@ -51,30 +52,30 @@ pub(crate) enum Command {
     Export(Export),
     /// Compare two runs: verdicts, figures and machine
     Diff(Diff),
-    /// Read what other benchmarks printed: their figures, and what is wrong with them
+    /// Read the output of other benchmarks: figures, and the errors found in them
     Import(import::Args),
-    /// Hardware random numbers: write, measure or test them
+    /// Hardware random numbers: generate, measure or test them
     #[command(subcommand)]
     Rng(rng::Command),
-    /// An IPsec gateway: run it, measure it, make configurations and keys for it
+    /// IPsec gateway: run or measure it, generate configurations and keys for it
     #[command(subcommand)]
     Gateway(gateway::Command),
-    /// Packets sent into a network: the rate without loss, patterns, the benchmarks of RFC 2544
+    /// Packet load on a network: rate without loss, traffic patterns, RFC 2544 benchmarks
     #[command(subcommand)]
     Loadtest(loadtest::Command),
-    /// Requests sent to a server: HTTP, memcached, RESP; rate and latencies of its responses
+    /// Request load on a server: HTTP, memcached, RESP, TLS; response rate and latency
     #[command(subcommand)]
     Load(load::Command),
-    /// Remote memory: a node that serves it, and what its operations cost
+    /// Remote memory: run a node that serves memory, measure the cost of its operations
     #[command(subcommand)]
     Memory(memory::Command),
-    /// The network path of a confidential VM: a guest that serves over an untrusted region
+    /// Confidential VM networking: a guest that serves through untrusted shared memory
     #[command(subcommand)]
     Cvm(cvm::Command),
-    /// Guests under QEMU: a shell or a command in a virtual machine, also a confidential one
+    /// QEMU guests: run a shell or a command in a virtual machine, confidential or not
     #[command(subcommand)]
     Guest(guest::Command),
-    /// Print a shell's completion script
+    /// Print the completion script of a shell
     Completions(Completions),
     /// Write the manual pages
     Man(Man),
@@ -98,46 +99,47 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
-    tare run                         a tour: some published claims, at most 60 s\n  \
+    tare run                         the tour: some published claims, in at most 60 s\n  \
     tare run all                     every experiment\n  \
     tare run rdrand/size rdrand/width\n  \
     tare run my-experiment.toml --budget \"2 min\"\n  \
     tare run --resume tare-runs/20260101T120000Z\n\n\
-    An experiment runs rounds until its claims and targets are decided: at least as many as its file\n\
-    says (most need 10), at most as many as its file says, and after the first none that would not\n\
-    end within the budget. `tare show` says how many.\n\n\
-    The claims go to standard output, progress to standard error.\n\n\
-    Exit status: 0 done, whatever the verdicts; 1 with --strict: a claim was not reproduced or a\n\
-    target missed; 2 wrong usage, it could not run, or no trial gave a value; 130 interrupted.")]
+    An experiment runs rounds until its claims and targets are decided. Its file specifies the \
+    minimum (10 for most experiments) and the maximum number of rounds; `tare show` prints both. \
+    After the first round, another one starts only if it is expected to end within the budget.\n\n\
+    Claims are printed to standard output, progress to standard error.\n\n\
+    Exit status: 0 completed, whatever the verdicts; 1 with --strict: a claim was not reproduced \
+    or a target was missed; 2 usage error, the experiments could not run, or no trial gave a \
+    value; 130 interrupted.")]
 pub(crate) struct Run {
-    /// Experiments: an id (rdrand/size), a suite (rdrand), a file, or all; the tour if none is
-    /// named
+    /// Experiments to run: an id (rdrand/size), a suite (rdrand), a file, or all; without one, the
+    /// tour
     #[arg(value_name = "EXPERIMENT", add = completion::experiments())]
     pub(crate) experiments: Vec<String>,
-    /// Short trials and thin axes (the default)
+    /// Short trials and fewer values per axis (the default)
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
-    /// The published size
+    /// Run at the published size
     #[arg(long)]
     pub(crate) full: bool,
-    /// Exactly N rounds of every experiment, decided or not, instead of as many as it needs
+    /// Run exactly N rounds of every experiment, decided or not, instead of as many as needed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub(crate) rounds: Option<u32>,
-    /// The time that the run may take, such as "90 s" or "10 min": after the first round, which
-    /// always runs, no round begins that would not end in it [default: 60 s for the tour, 15 %
-    /// more than its forecast for suites and `all`, otherwise none]
+    /// Time limit of the run, such as "90 s" or "10 min": the first round always runs, and another
+    /// round starts only if it is expected to end within the limit [default: 60 s for the tour; 15
+    /// % more than the forecast for suites and `all`; otherwise none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) budget: Option<Duration>,
-    /// The seed of every shuffle [default: drawn from the operating system]
+    /// Seed of every shuffle [default: drawn by the operating system]
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
-    /// The run's directory [default: tare-runs/ and the time]
+    /// Directory of the run [default: tare-runs/ followed by the start time]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Go on with a run that was stopped
+    /// Resume a run that was stopped
     #[arg(long, value_name = "DIR", add = completion::runs(), conflicts_with_all = ["experiments", "quick", "full", "rounds", "budget", "seed", "out"])]
     pub(crate) resume: Option<PathBuf>,
-    /// Exit with 1 if a claim was not reproduced or a target missed
+    /// Exit with status 1 if a claim was not reproduced or a target was missed
     #[arg(long)]
     pub(crate) strict: bool,
     /// Print the result as JSON
@@ -174,44 +176,46 @@ impl Run {
     tare compare 'gzip -1 -c file' 'gzip -6 -c file'\n  \
     tare compare --shell 'sort file | uniq -c' 'sort -S 50% file | uniq -c' --budget \"2 min\"\n  \
     tare compare './old {input}' './new {input}' --save mine.toml\n\n\
-    Each command after the first is compared with the first, in rounds that run every command once\n\
-    in a shuffled order. Rounds go on until wall time and processor time are decided, or the next would\n\
-    not end within the budget, or the first ten trials of a command all failed. Without --shell a command\n\
-    is split into words as a shell would, and nothing is expanded.\n\n\
-    Exit status: 0 done, whatever the verdicts; 2 wrong usage, it could not run, or there is no ratio;\n\
-    130 interrupted.")]
+    Each command after the first is compared with the first. A round runs every command once, in \
+    shuffled order. Rounds continue until wall time and processor time are decided, until the next \
+    round is not expected to end within the budget, or until the first ten trials of a command have \
+    all failed. Without --shell, a command is split into words as a shell would split it, but \
+    nothing is expanded.\n\n\
+    Exit status: 0 completed, whatever the verdicts; 2 usage error, the comparison could not run, \
+    or there is no ratio; 130 interrupted.")]
 pub(crate) struct Compare {
-    /// The commands, each one argument
+    /// Commands to compare, each as a single argument
     #[arg(value_name = "COMMAND", required = true, num_args = 2..)]
     pub(crate) commands: Vec<String>,
-    /// Run each command with `sh -c`; the time of the shell is then part of each trial
+    /// Run each command with `sh -c`; each trial then includes the shell's own time
     #[arg(long)]
     pub(crate) shell: bool,
-    /// A command to run before each trial, not measured
+    /// Command to run before each trial, not measured
     #[arg(long, value_name = "COMMAND")]
     pub(crate) prepare: Option<String>,
-    /// A command to run after each trial, not measured
+    /// Command to run after each trial, not measured
     #[arg(long, value_name = "COMMAND")]
     pub(crate) cleanup: Option<String>,
-    /// The time after which a trial is killed and counts against every verdict
+    /// Time after which a trial is killed and counted against every verdict
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60 s")]
     pub(crate) limit: Duration,
-    /// The time that the comparison may take; the first round always runs
+    /// Time limit of the comparison; the first round always runs
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30 s")]
     pub(crate) budget: Duration,
-    /// N rounds, decided or not, instead of rounds until it is decided or the budget is used up
+    /// Run exactly N rounds, decided or not, instead of stopping when the result is decided or the
+    /// budget is used up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub(crate) rounds: Option<u32>,
-    /// The seed of every shuffle [default: drawn from the operating system]
+    /// Seed of every shuffle [default: drawn by the operating system]
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
     /// Keep the run's files in this directory
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub(crate) out: Option<PathBuf>,
-    /// Write the comparison as an experiment file, for `tare run`
+    /// Write the comparison to an experiment file for `tare run`
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) save: Option<PathBuf>,
-    /// Print the verdicts and the whole result as JSON
+    /// Print the verdicts and the complete result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -226,9 +230,9 @@ pub(crate) struct Json {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     tare doctor\n  \
-    tare doctor my-experiment.toml    what its cells would need")]
+    tare doctor my-experiment.toml    what the cells of this file require")]
 pub(crate) struct Doctor {
-    /// Experiments: an id, a suite or a file; every embedded one if none is named
+    /// Experiments to check: an id, a suite or a file; all embedded ones if none is named
     #[arg(value_name = "EXPERIMENT", add = completion::experiments())]
     pub(crate) experiments: Vec<String>,
     /// Print JSON
@@ -238,10 +242,10 @@ pub(crate) struct Doctor {
 
 #[derive(Args)]
 pub(crate) struct Show {
-    /// An experiment's id, a suite, or a file
+    /// Experiment id, suite or file
     #[arg(add = completion::experiments())]
     pub(crate) experiment: String,
-    /// At the published size instead of the quick one
+    /// Show the published size instead of the quick one
     #[arg(long)]
     pub(crate) full: bool,
     /// Print JSON
@@ -251,10 +255,10 @@ pub(crate) struct Show {
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
-    tare explain             the drivers that experiments can name\n  \
-    tare explain rdrand      what an experiment may say to one")]
+    tare explain             the drivers that an experiment can name\n  \
+    tare explain rdrand      the parameters, metrics and counters of one driver")]
 pub(crate) struct Explain {
-    /// A driver
+    /// Driver to describe
     #[arg(add = completion::drivers())]
     pub(crate) driver: Option<String>,
     /// Print JSON
@@ -265,13 +269,13 @@ pub(crate) struct Explain {
 #[derive(Args)]
 #[command(after_help = "Example:\n  tare report tare-runs/20260101T120000Z")]
 pub(crate) struct Report {
-    /// The run's directory
+    /// Directory of the run
     #[arg(add = completion::runs())]
     pub(crate) run: PathBuf,
-    /// Also show every cell's figures
+    /// Also show the figures of every cell
     #[arg(long)]
     pub(crate) cells: bool,
-    /// Exit with 1 if a claim was not reproduced or a target missed
+    /// Exit with status 1 if a claim was not reproduced or a target was missed
     #[arg(long)]
     pub(crate) strict: bool,
     /// Print the result as JSON
@@ -282,15 +286,15 @@ pub(crate) struct Report {
 /// A format of `tare export`.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Format {
-    /// The result, as `tare run --json` prints it
+    /// The result, as printed by `tare run --json`
     Json,
     /// One line per sample
     Csv,
     /// One line per claim and target, with verdict, interval and threshold
     ClaimsCsv,
-    /// Tables for a document
+    /// Markdown tables
     Markdown,
-    /// The report
+    /// The report as an HTML page
     Html,
 }
 
@@ -299,10 +303,10 @@ pub(crate) enum Format {
     after_help = "Example:\n  tare export tare-runs/20260101T120000Z --format csv > samples.csv"
 )]
 pub(crate) struct Export {
-    /// The run's directory
+    /// Directory of the run
     #[arg(add = completion::runs())]
     pub(crate) run: PathBuf,
-    /// The format
+    /// Output format
     #[arg(long)]
     pub(crate) format: Format,
 }
@@ -312,13 +316,13 @@ pub(crate) struct Export {
     after_help = "Example:\n  tare diff tare-runs/20260101T120000Z tare-runs/20260102T120000Z"
 )]
 pub(crate) struct Diff {
-    /// The first run's directory
+    /// Directory of the first run
     #[arg(value_name = "RUN", value_hint = clap::ValueHint::DirPath)]
     pub(crate) before: PathBuf,
-    /// The second run's directory
+    /// Directory of the second run
     #[arg(value_name = "RUN", value_hint = clap::ValueHint::DirPath)]
     pub(crate) after: PathBuf,
-    /// Show every cell, also where the intervals overlap
+    /// Show every cell, including those whose intervals overlap
     #[arg(long)]
     pub(crate) all: bool,
     /// Print the differences as JSON
@@ -327,21 +331,22 @@ pub(crate) struct Diff {
 }
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  tare completions bash > /etc/bash_completion.d/tare")]
-#[command(after_help = "Put one of these into the shell's start-up file:\n  \
+#[command(
+    after_help = "Add one of these lines to the shell's start-up file:\n  \
     source <(tare completions bash)      ~/.bashrc\n  \
     source <(tare completions zsh)       ~/.zshrc, after compinit\n  \
     tare completions fish | source       ~/.config/fish/config.fish\n\n\
-    The script asks the command itself for what can stand at the cursor: experiments, runs, options.")]
+    The script calls `tare` for completion candidates: experiments, runs, options."
+)]
 pub(crate) struct Completions {
-    /// The shell
+    /// Shell that runs the script
     pub(crate) shell: completion::Shell,
 }
 
 #[derive(Args)]
 #[command(after_help = "Example:\n  tare man --out /usr/local/share/man/man1")]
 pub(crate) struct Man {
-    /// The folder for tare.1 and a page for each subcommand
+    /// Output folder for tare.1 and one page per subcommand
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
 }
