@@ -22,23 +22,23 @@ const REFUSED: u8 = 2;
 #[derive(clap::Args)]
 #[command(after_help = examples())]
 pub(crate) struct Args {
-    /// The output of benchmarks: files or pipes, or - for standard input
+    /// Benchmark output: files or pipes, or - for standard input
     #[arg(value_name = "LOG", required = true, value_hint = clap::ValueHint::FilePath)]
     logs: Vec<PathBuf>,
-    /// The format, instead of the one that the content shows
+    /// Format of the input [default: detected from the content]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(Format::all().map(|format| format.name)))]
     format: Option<String>,
     /// Also write the figures as a run, for tare report, diff and export
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     out: Option<PathBuf>,
-    /// The experiment that the figures belong to, such as vita/software [default: imported/ and
+    /// Experiment that the figures belong to, such as vita/software [default: imported/ followed by
     /// the format]
     #[arg(long = "as", value_name = "ID", requires = "out", value_parser = bridge::id)]
     id: Option<String>,
-    /// A coordinate of the figures' cell, in place of the parameters in the log
+    /// Coordinate of the cell that the figures belong to, instead of the parameters in the log
     #[arg(long, value_name = "AXIS=VALUE", requires = "out", value_parser = pair)]
     at: Vec<(String, String)>,
-    /// Only this figure, under the name of a metric
+    /// Import only this figure, as the metric of this name
     #[arg(long, value_name = "FIGURE=METRIC", requires = "out", value_parser = pair)]
     metric: Vec<(String, String)>,
     /// Print JSON
@@ -48,9 +48,9 @@ pub(crate) struct Args {
 
 fn examples() -> String {
     let mut text = "Examples:\n  \
-        tare import wrk-host.txt wrk-guest.txt     are they the same work?\n  \
+        tare import wrk-host.txt wrk-guest.txt     do both measure the same work?\n  \
         wrk -t4 -c100 http://127.0.0.1/ | tare import -\n  \
-        tare import run-*.txt --out imported       ten logs are ten rounds; then:\n  \
+        tare import run-*.txt --out imported       ten logs become ten rounds; then:\n  \
         tare report imported --cells\n  \
         tare import vita.log --out vita --as vita/software --at size=IMIX \\\n    \
         --metric packet_rate=cpu_packet_rate       then: tare diff vita RUN\n\n\
@@ -60,8 +60,9 @@ fn examples() -> String {
         let _ = writeln!(text, "  {:<20} {}", format.name, format.about);
     }
     text.push_str(
-        "\nFigures keep the units that they have, which need not be those that are printed.\n\n\
-        Exit status: 0 read, whatever was found; 2 wrong usage, or something could not be read.",
+        "\nFigures are given in their actual units, which may differ from the printed ones.\n\n\
+        Exit status: 0 all input was read, whatever was found; 2 usage error, or some input could \
+        not be read.",
     );
     text
 }
