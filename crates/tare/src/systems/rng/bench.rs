@@ -22,29 +22,31 @@ const LIMIT: Method = Method::Bare64;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    tare rng bench                        the original's defaults: 2 threads, 3 s, 2 repeats, 2048 numbers a call\n  \
+    tare rng bench                     2 threads, 3 s, 2 repeats, 2048 numbers per call, as librdrand\n  \
     tare rng bench -m reseed_skip -t 1\n  \
-    tare rng bench -c 1 -r 5 -d 0.5       one number a call\n\n\
-    Threads run freely: no barrier between calls measures itself. Each repeat measures the method and the bare instruction loop \
-    in turn. Wall is what a program gets; CPU is bytes for each second of processor time, which other programs on the machine \
-    cannot take away.")]
+    tare rng bench -c 1 -r 5 -d 0.5    one number per call\n\n\
+    Threads run independently, without a barrier between calls, which would be measured too. Each \
+    repeat measures the method and the bare instruction loop in turn. Wall is the throughput that \
+    a program gets; CPU is bytes per second of processor time, which excludes the time that other \
+    programs on the machine take.")]
 pub(crate) struct Args {
-    /// The method
+    /// Method to measure
     #[arg(short, long, default_value = "get_bytes", value_parser = super::any_method())]
     method: Method,
-    /// Threads, each with a generator of its own
+    /// Number of threads, each with its own generator
     #[arg(short, long, visible_alias = "thread", value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Numbers of 64 bits per call
+    /// 64-bit numbers per call
     #[arg(short, long, value_name = "COUNT", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     chunk_size: u32,
     /// Seconds per repeat, more than 0
     #[arg(short, long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     duration: Duration,
-    /// Repeats; the median is shown
+    /// Number of repeats; the median is shown
     #[arg(short, long, visible_alias = "repetition", value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
-    /// Instead of a duration: numbers of 64 bits per repeat, all threads together, in whole calls
+    /// Instead of a duration: 64-bit numbers per repeat, for all threads together, rounded up to
+    /// whole calls
     #[arg(short, long, value_name = "COUNT", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     numbers: Option<u64>,
     #[command(flatten)]

@@ -24,22 +24,22 @@ const CHUNK_MULTIPLE: u64 = 64;
 #[command(after_help = "Examples:\n  \
     tare rng gen -n 32 | xxd -p -c 32      a key in hexadecimal\n  \
     tare rng gen -n 10M -o random.bin      ten million bytes\n  \
-    tare rng gen | dieharder -a -g 200     until the reader has enough\n\n\
-    Exit status: 0 every byte was written (or the reader of standard output had enough); \
-    2 otherwise; 130 interrupted. \
-    FILE appears when it is complete and never before; until then it is FILE.part.")]
+    tare rng gen | dieharder -a -g 200     until the reader closes the pipe\n\n\
+    Exit status: 0 every byte was written, or the reader of standard output closed it; 2 \
+    otherwise; 130 interrupted. FILE appears only when it is complete; until then, the bytes are \
+    in FILE.part.")]
 pub(crate) struct Args {
-    /// Number of bytes: 16, 10k, 10M, 64Ki, 1Gi (M is 10^6, Mi is 2^20) [default: until the reader
-    /// closes the pipe]
+    /// Number of bytes, such as 16, 10k, 10M, 64Ki or 1Gi (M is 10^6, Mi is 2^20) [default: until
+    /// the reader closes the pipe]
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
-    /// The method
+    /// Method of generation
     #[arg(short, long, default_value = "get_bytes", value_parser = super::own_method())]
     method: Method,
-    /// Threads, each with a generator of its own
+    /// Number of threads, each with its own generator
     #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// The file; `-` is standard output, also when it is a terminal
+    /// Output file; `-` is standard output, even if it is a terminal
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -11,15 +11,15 @@ choices! {
     /// A generator that is broken on purpose.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
     pub(crate) enum KnownBad {
-        /// 64-bit little-endian numbers that go up by one
+        /// Little-endian 64-bit numbers that increase by one
         Counter = "counter",
-        /// The same byte for ever
+        /// The same byte, endlessly
         Constant = "constant",
         /// Independent bits of which 51 % are ones
         Biased = "biased",
-        /// A good block of 64 KiB, again and again
+        /// A block of 64 KiB of good numbers, repeated
         Repeating = "repeating",
-        /// Good numbers with 64 % of the 16-byte blocks zero, as an ignored underflow leaves them
+        /// Good numbers, but 64 % of the 16-byte blocks are zero, as with an ignored underflow
         ZeroBlocks = "zero-blocks",
     }
 }

@@ -29,9 +29,9 @@ use method::{Method, Origin};
 pub(crate) enum Command {
     /// Write random bytes to a file or to standard output
     Gen(gen::Args),
-    /// Measure how fast a method is, beside the bare instruction
+    /// Measure the throughput of a method against that of the bare instruction
     Bench(bench::Args),
-    /// Test a file, a stream or a method for the ways in which generators break
+    /// Test a file, a stream or a method for defects of random number generators
     Test(test::Args),
 }
 

@@ -8,10 +8,10 @@ use tare_rdrand::{Error, Generator, Instruction, Rdrand, Rdseed, RetryLimit, See
 /// The options that limit the retries for a number.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct Retry {
-    /// Attempts per number before giving up [default: 10 of RDRAND, 1024 and 50 ms of RDSEED]
+    /// Attempts per number before giving up [default: 10 for RDRAND; 1024, then 50 ms, for RDSEED]
     #[arg(long, value_name = "ATTEMPTS", value_parser = clap::value_parser!(u32).range(1..))]
     retry_limit: Option<u32>,
-    /// Seconds to wait for a number after those attempts, times the threads that wait
+    /// Seconds to keep retrying after those attempts, multiplied by the number of waiting threads
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     retry_time: Option<Duration>,
 }

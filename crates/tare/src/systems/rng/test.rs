@@ -32,35 +32,36 @@ const ENDLESS_MAX: u64 = 256 << 20;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     tare rng test random.bin --external all --time 600\n  \
-    tare rng gen -n 64Mi | tare rng test   what comes through a pipe\n  \
+    tare rng gen -n 64Mi | tare rng test   data from a pipe\n  \
     tare rng test -m aes_ctr -n 1G         a method\n  \
-    tare rng test --generator zero-blocks  see it fail\n\n\
-    An ideal stream fails the built-in battery once in a million streams. dieharder and PractRand judge by \
-    their own rules (a good stream fails dieharder's set about once in 25,000), the counts of \
-    rngtest and ent are judged at 1e-6.\n\n\
-    Exit status: 0 every test passed; 1 a test failed; 2 wrong usage, or too few bytes to judge (1 MiB).")]
+    tare rng test --generator zero-blocks  a test that fails\n\n\
+    The built-in battery fails one ideal stream in a million. dieharder and PractRand apply their \
+    own criteria (dieharder's set fails about one good stream in 25,000); the counts of rngtest \
+    and ent are judged at a significance level of 1e-6.\n\n\
+    Exit status: 0 every test passed; 1 a test failed; 2 usage error, or too few bytes to judge \
+    (fewer than 1 MiB).")]
 pub(crate) struct Args {
-    /// The file; `-` is standard input, which is also read where no file, method or generator is
+    /// File to test; `-` is standard input, which is also the default if no method or generator is
     /// named
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// Test this method instead of a file
     #[arg(short, long, conflicts_with_all = ["file", "generator"], value_parser = super::any_method())]
     method: Option<Method>,
-    /// Test a generator that is broken on purpose
+    /// Test an intentionally broken generator
     #[arg(long, value_name = "BROKEN", conflicts_with = "file")]
     generator: Option<KnownBad>,
     #[command(flatten)]
     retry: Retry,
-    /// Number of bytes: 10M, 64Mi [default: all of a file, 256Mi at most of a pipe or a device,
-    /// 16Mi of a method, 1Mi of a reseeding one]
+    /// Number of bytes, such as 10M or 64Mi [default: all of a file; at most 256Mi of a pipe or a
+    /// device; 16Mi of a method; 1Mi of a reseeding method]
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
-    /// Other batteries to run: none, all (that are installed), or some of dieharder, rngtest, ent,
-    /// practrand
+    /// Other batteries to run: none, all (that are installed), or a comma-separated list of
+    /// dieharder, rngtest, ent, practrand
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = Externals::parse)]
     external: Externals,
-    /// Seconds that each of the other batteries may take
+    /// Time limit of each of the other batteries, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     time: u32,
     /// Print JSON
