@@ -17,13 +17,13 @@ pub(crate) struct DaemonArgs {
     /// Address of the Prometheus endpoint, such as 127.0.0.1:9303
     #[arg(long, value_name = "ADDRESS:PORT", global = true)]
     metrics: Option<SocketAddr>,
-    /// Socket that answers `status` [default: below /run/tare]
+    /// Socket that answers `status` requests [default: a socket in /run/tare]
     #[arg(long, value_name = "PATH", global = true)]
     status_socket: Option<PathBuf>,
-    /// Log JSON
+    /// Write log records as JSON
     #[arg(long, global = true)]
     log_json: bool,
-    /// The lowest level that is logged
+    /// Lowest level of records to log
     #[arg(long, value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL", global = true)]
     log_level: LogLevel,
 }

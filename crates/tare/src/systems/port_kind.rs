@@ -6,16 +6,16 @@ use tare_port::{Kind, XdpMode};
 /// A kind of port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PortKind {
-    /// The fastest that works
+    /// The fastest one that works
     Auto,
-    /// AF_XDP without copies
+    /// AF_XDP in zero-copy mode
     #[value(alias = "xdp")]
     XdpZeroCopy,
-    /// AF_XDP in the driver
+    /// AF_XDP in native (driver) mode
     XdpNative,
-    /// AF_XDP in the kernel's generic mode
+    /// AF_XDP in generic mode
     XdpGeneric,
-    /// A packet socket
+    /// Packet socket (AF_PACKET)
     Packet,
 }
 

@@ -18,40 +18,41 @@ use crate::terminal;
 /// Arguments of `tare gateway bench`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  tare gateway bench IMIX 10e6 1                ten million packets of the Internet mix, one route
-  tare gateway bench 60 10e6 1 1,2              short packets, by workers on CPUs 1 and 2
-  tare gateway bench 60 10e6 10000              10,000 routes, each with keys of its own
+  tare gateway bench IMIX 10e6 1                ten million packets of the Internet mix (IMIX)
+  tare gateway bench 60 10e6 1 1,2              60-byte packets, workers on CPUs 1 and 2
+  tare gateway bench 60 10e6 10000              10,000 routes, each with its own keys
   tare gateway bench 60 10e6 1 --only cipher    the cipher alone, for comparison
-  tare gateway bench IMIX 10e6 1 --through port whole workers with their ports and keys beside it
+  tare gateway bench IMIX 10e6 1 --through port also through complete workers
 
-Exit status: 0 every packet arrived unchanged; 1 some were lost or changed; 2 wrong usage, or it
-could not run.")]
+Exit status: 0 every packet arrived unchanged; 1 some were lost or changed; 2 usage error, or
+the benchmark could not run.")]
 pub(crate) struct Args {
-    /// Bytes of a packet with its Ethernet header, or IMIX
+    /// Packet size in bytes, including the Ethernet header, or IMIX
     #[arg(value_name = "SIZE", value_parser = |s: &str| s.parse::<PacketSize>())]
     size: PacketSize,
     /// Number of packets, such as 10e6
     #[arg(value_name = "PACKETS", value_parser = packets)]
     packets: u64,
-    /// Number of routes, which the packets take in turn
+    /// Number of routes, used by the packets in turn
     #[arg(value_name = "ROUTES", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=ROUTES_MAX as i64))]
     routes: u32,
-    /// CPUs to bind to, one worker each; without them there is one unpinned worker
+    /// CPUs to bind to, comma-separated, one worker each; without them, there is one unpinned
+    /// worker
     #[arg(value_name = "CPUS", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Bits of the AES key
+    /// AES key size in bits
     #[arg(long, default_value = "128", value_parser = ["128", "256"])]
     key_bits: String,
-    /// Sequence numbers of 32 bits instead of 64
+    /// Use 32-bit sequence numbers instead of 64-bit ones
     #[arg(long)]
     no_esn: bool,
-    /// Do only a part: `cipher` seals and opens, with no headers, routes and windows; `tester`
-    /// makes and compares packets, with no gateway between
+    /// Measure only one part: `cipher` seals and opens packets, without headers, routes and
+    /// windows; `tester` generates and compares packets, without a gateway in between
     #[arg(long, value_name = "PART", value_parser = part)]
     only: Option<Subject>,
-    /// Send the packets through whole gateways too, in turn with the data plane alone, and print
-    /// the difference, all in processor time. `port`: the worker's loop with ports in memory, its
-    /// clock, keys that were negotiated and next hops that were asked for
+    /// Also send the packets through complete gateways, alternating with the data plane alone, and
+    /// print the difference; all times are processor time. `port` adds the loop of the worker with
+    /// ports in memory, its clock, negotiated keys and resolved next hops
     #[arg(long, value_name = "PARTS", value_parser = ["port"], conflicts_with = "only")]
     through: Option<String>,
     /// Print JSON

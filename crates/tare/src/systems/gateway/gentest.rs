@@ -23,20 +23,21 @@ const FRAME_NS: u64 = 1000;
 #[command(after_help = "Examples:\n  \
     tare gateway gentest gentest-node1.conf node1.conf node1-private-in.pcap\n  \
     tare loadtest find-limit -b 1e9 node1-private-in.pcap node1 node2 22:00.0 …\n\n\
-    META has the blocks private-interface and public-interface as in a configuration, and\n  \
-    route-prefix \"172.17\";    the beginning of all addresses behind the peer\n  \
+    META has the blocks private-interface and public-interface as in a configuration file, and:\n  \
+    route-prefix \"172.17\";    the first part of all addresses behind the peer\n  \
     nroutes 40;               1 to 10000 [default: 1]\n  \
     packet-size IMIX;         or a number of bytes from 60 to 9014 [default: IMIX]\n  \
-    source-prefix \"172.16\";   [default: the beginning of the private interface's own address]\n\n\
-    The peer is the next hop of the public interface. Frames go to the mac of the private interface, or that of its device \
-    where it is on this machine, or 02:00:00:00:00:01.\n\n\
-    Exit status: 0 both files are written; 2 otherwise, and neither is.")]
+    source-prefix \"172.16\";   [default: that of the private interface's own address]\n\n\
+    The peer is the next hop of the public interface. Frames are addressed to the `mac` of the \
+    private interface; without one, to the MAC address of its device if that is on this machine; \
+    otherwise, to 02:00:00:00:00:01.\n\n\
+    Exit status: 0 both files were written; 2 an error occurred, and neither file was written.")]
 pub(crate) struct Args {
-    /// The meta-configuration
+    /// Meta-configuration file
     meta: PathBuf,
-    /// The configuration to write; it holds keys, so only its owner may read it
+    /// Configuration file to write; it contains keys, so only its owner can read it
     conf: PathBuf,
-    /// The capture to write
+    /// Capture file to write
     pcap: PathBuf,
     /// Print the result as JSON
     #[arg(long)]

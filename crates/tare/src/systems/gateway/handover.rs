@@ -8,10 +8,12 @@ use super::run::Common;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    tare gateway handover node1.conf              in place of `tare gateway run node1.conf`\n  \
+    tare gateway handover node1.conf              replaces `tare gateway run node1.conf`\n  \
     tare gateway handover --cpu 1,2,3 node1.conf\n\n\
-    The arguments are those of `tare gateway run`, with as many workers. This process goes on as the gateway and the other one ends. If this one cannot take over, the other goes on.\n\
-    SIGUSR2 has a running gateway start the program again in this way, with the arguments that it was started with.")]
+    The arguments are those of `tare gateway run`; the number of workers must be the same. This \
+    process continues as the gateway, and the old one exits. If this process cannot take over, the \
+    old one continues. On SIGUSR2, a running gateway starts the program again in this way, with \
+    the arguments that it was started with.")]
 pub(crate) struct Args {
     #[command(flatten)]
     common: Common,

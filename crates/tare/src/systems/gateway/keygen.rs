@@ -11,7 +11,7 @@ use crate::terminal;
 #[command(after_help = "Examples:\n  \
     tare gateway keygen\n  \
     echo \"preshared-key $(tare gateway keygen);\"\n\n\
-    Both ends of a route have the same key; no two routes share one.")]
+    Both ends of a route use the same key; no two routes share a key.")]
 pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]

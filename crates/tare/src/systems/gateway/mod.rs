@@ -17,15 +17,15 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Run a gateway on this machine's interfaces
     Run(run::Args),
-    /// Take over from a running gateway, without a loss of packets or keys
+    /// Take over from a running gateway without losing packets or keys
     Handover(handover::Args),
     /// Show the state of a running gateway
     Status(status::Args),
-    /// Measure two gateways back to back in this process
+    /// Measure two back-to-back gateways in this process
     Bench(bench::Args),
-    /// Make a test configuration and a capture of traffic that tests it
+    /// Generate a test configuration and a capture of traffic that tests it
     Gentest(gentest::Args),
-    /// Make a new preshared key
+    /// Generate a preshared key
     Keygen(keygen::Args),
 }
 

@@ -15,9 +15,11 @@ use crate::systems::port_kind::PortKind;
 #[command(after_help = "Examples:\n  \
     tare gateway run node1.conf\n  \
     tare gateway run --cpu 1,2,3 node1.conf    keys and neighbors on core 1, workers on 2 and 3\n  \
-    tare gateway run --check node1.conf        only say what is wrong with the file\n\n\
-    A changed file is taken over while the gateway runs; routes that stay lose no packet. SIGHUP does so at once, SIGTERM ends it, SIGUSR2 replaces the program without a loss (see `tare gateway handover`).\n\
-    Events go to standard error. Needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK.")]
+    tare gateway run --check node1.conf        only check the file\n\n\
+    The gateway applies a changed configuration file while it runs; routes that remain lose no \
+    packets. SIGHUP applies it immediately, SIGTERM stops the gateway, SIGUSR2 replaces the \
+    program without packet loss (see `tare gateway handover`). Events are logged to standard \
+    error. Requires root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) common: Common,
@@ -26,22 +28,23 @@ pub(crate) struct Args {
 /// The arguments of a gateway, however it begins.
 #[derive(clap::Args)]
 pub(crate) struct Common {
-    /// The configuration
+    /// Configuration file
     #[arg(value_name = "CONF")]
     config: PathBuf,
-    /// Cores: the first for keys, neighbors and configuration, each other one for a worker with its
-    /// own pair of queues; a single one for all. Without it, one worker, bound to no core
+    /// CPU cores: the first runs key exchange, neighbor resolution and configuration, each other
+    /// one runs a worker with its own pair of queues; a single core runs everything. Without this
+    /// option, one worker runs, bound to no core
     #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     cpu: Vec<usize>,
-    /// The kind of port of the interfaces
+    /// Type of port for the interfaces
     #[arg(long, value_name = "KIND", default_value = "auto")]
     io: PortKind,
-    /// Workers never sleep: less delay, and a whole core each
+    /// Let workers poll without sleeping: lower latency, but each uses a full core
     #[arg(long)]
     busy_poll: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// Only check the configuration
+    /// Check the configuration and exit
     #[arg(long)]
     check: bool,
 }

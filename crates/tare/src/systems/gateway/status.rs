@@ -22,9 +22,9 @@ const WORDS: Words = Words {
 #[command(after_help = "Examples:\n  \
     tare gateway status node1.conf\n  \
     tare gateway status --json /run/tare/gateway-node1.sock | jq .routes\n\n\
-    Without CONF or SOCKET, the only gateway of this machine that answers below /run/tare.")]
+    Without CONF or SOCKET, the only gateway that answers at a socket in /run/tare is shown.")]
 pub(crate) struct Args {
-    /// The configuration that the gateway runs by, or the socket that it answers at
+    /// Configuration file of the gateway, or its status socket
     #[arg(value_name = "CONF or SOCKET")]
     at: Option<PathBuf>,
     /// Print JSON
