@@ -23,32 +23,36 @@ const MLR_MIN: u64 = 1000;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    tare loadtest find-limit --simulate -b 1e9             two gateways on simulated 1 GbE lines: 0.609\n  \
+    tare loadtest find-limit --simulate -b 1e9    two gateways on simulated 1 GbE links: 0.609\n  \
     tare loadtest find-limit -b 1e9 --cpu 10 \\\n    \
         node1-private-in.pcap node1 node2 22:00.0 \\\n    \
         node2-private-in.pcap node2 node1 23:00.2\n  \
-    tare loadtest find-limit --threads 2 in.pcap eth1      one interface, looped, two threads that send\n\n\
-    A rate counts 24 bytes of Ethernet overhead a frame. The last line is the answer in Gb/s. Where a rate fails that another trial shows to be below the limit, \
-    as on a machine that stalls now and then, MLRsearch takes the place of bisection and prints its bounds. A device with a queue passes more than its rate for \
-    a while: `-D 10` finds a rate ten times as precisely as `-D 1`.\n\n\
-    Exit status: 0 a rate was found; 1 no rate passed, or the load could not be offered; 2 wrong usage or it could not run; 130 interrupted.")]
+    tare loadtest find-limit --threads 2 in.pcap eth1    one looped interface, two sending threads\n\n\
+    Rates include 24 bytes of Ethernet overhead per frame. The last line is the result, in Gb/s. \
+    If a rate fails although another trial shows that it is below the limit, for example because \
+    the machine stalls at times, MLRsearch replaces bisection and prints its bounds. A device with \
+    a queue forwards more than its rate for a short time: `-D 10` finds a rate ten times as \
+    precisely as `-D 1`.\n\n\
+    Exit status: 0 a rate was found; 1 no rate passed, or the load could not be offered; 2 usage \
+    error, or the test could not run; 130 interrupted.")]
 pub(crate) struct Args {
-    /// The highest rate tested, in bits per second
+    /// Highest rate to test, in bits per second
     #[arg(short, long, value_name = "BITRATE", default_value = "10e9", value_parser = value::rate)]
     bitrate: Rate,
-    /// Seconds of each trial
+    /// Duration of each trial, in seconds
     #[arg(short = 'D', long, value_name = "SECONDS", default_value = "1", value_parser = value::seconds)]
     duration: Duration,
-    /// Steps of the search, in bits per second
+    /// Step size of the search, in bits per second
     #[arg(short, long, value_name = "PRECISION", default_value = "0.001e9", value_parser = value::rate)]
     precision: Rate,
-    /// Number of retries of a rate that fails
+    /// Number of retries at a rate that fails
     #[arg(short, long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(..=100))]
     retry_count: u32,
-    /// Run this in a shell after each trial: the rate passes if that succeeds, whatever was lost
+    /// Command to run in a shell after each trial: the rate passes if the command succeeds,
+    /// regardless of losses
     #[arg(short, long, value_name = "COMMAND")]
     exec: Option<String>,
-    /// The search algorithm [default: auto, with --exec bisect]
+    /// Search algorithm [default: auto, or bisect with --exec]
     #[arg(
         short,
         long,
@@ -57,13 +61,13 @@ pub(crate) struct Args {
         hide_default_value = true
     )]
     algorithm: Algorithm,
-    /// With mlr: the loss ratio of the partial drop rate
+    /// With mlr: loss ratio of the partial drop rate
     #[arg(long, value_name = "RATIO", default_value = "0.005", value_parser = value::share)]
     pdr: f64,
-    /// With mlr: the largest distance of the bounds, relative to the upper one
+    /// With mlr: largest distance between the bounds, relative to the upper bound
     #[arg(long, value_name = "RATIO", default_value = "0.005", value_parser = value::share)]
     width: f64,
-    /// Write each trial to this file as CSV, as soon as it is over
+    /// Write each trial to this file as CSV, as soon as it ends
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     #[command(flatten)]
@@ -73,11 +77,11 @@ pub(crate) struct Args {
 /// A search algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Algorithm {
-    /// By halves; with MLRsearch instead once trials contradict each other
+    /// Bisection, replaced by MLRsearch if trials contradict each other
     Auto,
-    /// By halves: the no-drop rate
+    /// Bisection: the no-drop rate
     Bisect,
-    /// MLRsearch (RFC 9971): no-drop rate and partial drop rate, each between bounds
+    /// MLRsearch (RFC 9971): no-drop rate and partial drop rate, each with lower and upper bounds
     Mlr,
 }
 

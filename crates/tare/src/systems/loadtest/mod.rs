@@ -20,11 +20,11 @@ const INTERRUPTED: u8 = 130;
 /// The subcommands of `tare loadtest`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Find the highest rate at which nothing is lost
+    /// Find the highest rate without packet loss
     FindLimit(Box<find_limit::Args>),
     /// Offer a traffic pattern and report what arrives
     Transient(Box<transient::Args>),
-    /// Measure throughput, latency, frame loss and back-to-back frames as RFC 2544 has them
+    /// Measure throughput, latency, frame loss and back-to-back frames according to RFC 2544
     Rfc2544(Box<rfc2544::Args>),
 }
 

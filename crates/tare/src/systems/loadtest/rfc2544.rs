@@ -19,30 +19,31 @@ const TRIALS_PER_SIZE: u64 = 12 + 10 + 20;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     tare loadtest rfc2544 --simulate -b 1e9 -D 0.1 --sizes 64,512,1518\n  \
-    tare loadtest rfc2544 -b 10e9 -D 60 --burst-trials 50 in.pcap eth1     as long as the RFC says\n\n\
-    The frames of the captures are made of each size; sizes count the Ethernet checksum, as the RFC does. Durations are shorter than the \
-    RFC's unless told otherwise, and latency is that of all packets, not of one a trial.\n\n\
-    Exit status: 0 done; 1 some size passed at no rate, or the load could not be offered; 2 wrong usage or it could not run; 130 interrupted.")]
+    tare loadtest rfc2544 -b 10e9 -D 60 --burst-trials 50 in.pcap eth1    durations of the RFC\n\n\
+    The frames of the captures are resized to each size; sizes include the Ethernet checksum, as \
+    in the RFC. By default, durations are shorter than those of the RFC. Latency is measured for \
+    all packets, not for one per trial.\n\n\
+    Exit status: 0 completed; 1 a frame size passed at no rate, or the load could not be offered; \
+    2 usage error, or the test could not run; 130 interrupted.")]
 pub(crate) struct Args {
-    /// The rate of the medium, in bits per second
+    /// Rate of the medium, in bits per second
     #[arg(short, long, value_name = "BITRATE", default_value = "10e9", value_parser = value::rate)]
     bitrate: Rate,
-    /// Seconds of each trial
+    /// Duration of each trial, in seconds
     #[arg(short = 'D', long, value_name = "SECONDS", default_value = "1", value_parser = value::seconds)]
     duration: Duration,
-    /// Steps of the search for the throughput, in bits per second [default: a thousandth of the
-    /// rate]
+    /// Step size of the throughput search, in bits per second [default: a thousandth of the rate]
     #[arg(short, long, value_name = "PRECISION", value_parser = value::rate)]
     precision: Option<Rate>,
-    /// Frame sizes, with commas between them, Ethernet checksum included; `64 bytes:` of a report
-    /// is understood as well [default: 64,128,256,512,1024,1280,1518]
+    /// Frame sizes in bytes, comma-separated, including the Ethernet checksum; the form `64 bytes:`
+    /// of a report is also accepted [default: 64,128,256,512,1024,1280,1518]
     #[arg(long, hide_default_value = true, value_name = "BYTES", value_delimiter = ',', default_values_t = rfc2544::SIZES.map(|size| size as u16),
         value_parser = value::frame_size)]
     sizes: Vec<u16>,
-    /// Trials of the latency
+    /// Number of latency trials
     #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(..=1000))]
     latency_trials: u32,
-    /// Seconds of the longest burst
+    /// Duration of the longest burst, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = value::seconds)]
     burst: Duration,
     /// Number of searches for the longest burst

@@ -35,20 +35,20 @@ const SLOT_MARGIN: usize = 16 + 256;
 /// The arguments that all three commands share.
 #[derive(clap::Args)]
 pub(crate) struct Setup {
-    /// Bind to this CPU; best one that nothing else runs on
+    /// CPU to bind to, preferably one that runs nothing else
     #[arg(long, value_name = "CPU")]
     pub(super) cpu: Option<usize>,
-    /// Threads that send, each on a CPU of its own; the first receives as well
+    /// Number of sending threads, each on its own CPU; the first also receives
     #[arg(long, value_name = "COUNT", default_value = "1", value_parser = threads, conflicts_with = "simulate")]
     threads: u32,
-    /// Instead of interfaces: two gateways with lines between them, in virtual time and without
-    /// root. SPEC is a list of rate=BITS, overhead=esp|BYTES, queue=FRAMES, delay=SECONDS,
-    /// loss=SHARE, duplication=SHARE, reordering=SHARE, seed=N [default:
-    /// rate=1e9,overhead=esp,queue=512]
+    /// Instead of using interfaces, simulate two gateways and the links between them, in virtual
+    /// time and without root. SPEC is a comma-separated list of rate=BITS, overhead=esp|BYTES,
+    /// queue=FRAMES, delay=SECONDS, loss=SHARE, duplication=SHARE, reordering=SHARE, seed=N
+    /// [default: rate=1e9,overhead=esp,queue=512]
     #[arg(long, value_name = "SPEC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub(super) simulate: Option<Simulation>,
-    /// With --simulate and no captures: frames of this many bytes without checksum, or IMIX, in
-    /// both directions
+    /// With --simulate and no captures: frame size in bytes without the checksum, or IMIX, in both
+    /// directions
     #[arg(
         long,
         value_name = "BYTES",
@@ -56,7 +56,7 @@ pub(crate) struct Setup {
         conflicts_with = "streams"
     )]
     packet_size: Option<imix::PacketSize>,
-    /// The kind of port of the interfaces
+    /// Type of port for the interfaces
     #[arg(
         long,
         value_name = "KIND",
@@ -64,18 +64,19 @@ pub(crate) struct Setup {
         conflicts_with = "simulate"
     )]
     port: PortKind,
-    /// Seconds of the warm-up before the first trial [default: 1, with --simulate 0]
+    /// Duration of the warm-up before the first trial, in seconds [default: 1, or 0 with
+    /// --simulate]
     #[arg(long, value_name = "SECONDS", value_parser = value::seconds_or_none)]
     pub(super) warm_up: Option<std::time::Duration>,
-    /// Add a line with each stream's latency
+    /// Add a line with the latency of each stream
     #[arg(long, action = ArgAction::SetTrue)]
     pub(super) latency: bool,
-    /// Print the result as JSON instead
+    /// Print the result as JSON instead of text
     #[arg(long)]
     pub(super) json: bool,
-    /// Groups of four: a capture, the name of the stream sent from it, the name of the stream on
-    /// whose interface it comes back, and the interface it is sent on, by name or PCI address. Or a
-    /// capture and an interface, which is both
+    /// Groups of four arguments: a capture file, the name of the stream sent from it, the name of
+    /// the stream on whose interface it is received, and the interface that sends it, by name or
+    /// PCI address. Or a capture file and one interface that sends and receives
     #[arg(value_name = "PCAP TX RX INTERFACE")]
     streams: Vec<String>,
 }

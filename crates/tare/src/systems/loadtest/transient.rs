@@ -21,31 +21,33 @@ const TRIALS_MAX: u64 = 100_000;
     tare loadtest transient --simulate -b 1e9 -D 0.1\n  \
     tare loadtest transient -D 1 -b 5e9 -s 0.2e9 --csv ramp.csv \\\n    \
         in1.pcap \"NIC 0\" \"NIC 1\" 01:00.0 in2.pcap \"NIC 1\" \"NIC 0\" 01:00.1\n\n\
-    Between two steps the tester waits until what was sent has arrived, so each step counts its own packets.\n\n\
-    Exit status: 0 done, whatever was lost; 1 the load could not be offered; 2 wrong usage or it could not run; 130 interrupted.")]
+    Between two steps, the tester waits for the packets in flight, so that each step counts only \
+    its own packets.\n\n\
+    Exit status: 0 completed, whatever was lost; 1 the load could not be offered; 2 usage error, \
+    or the test could not run; 130 interrupted.")]
 pub(crate) struct Args {
-    /// The peak, in bits per second
+    /// Peak rate, in bits per second
     #[arg(short, long, value_name = "BITRATE", default_value = "10e9", value_parser = value::rate)]
     bitrate: Rate,
-    /// The step, in bits per second [default: a tenth of the peak]
+    /// Step size, in bits per second [default: a tenth of the peak]
     #[arg(short, long, value_name = "STEP", value_parser = value::rate)]
     step: Option<Rate>,
-    /// Seconds of each step
+    /// Duration of each step, in seconds
     #[arg(short = 'D', long, value_name = "SECONDS", default_value = "5", value_parser = value::seconds)]
     duration: Duration,
-    /// The pattern
+    /// Traffic pattern
     #[arg(short, long, value_name = "PROGRAM", default_value = "ramp_up_down")]
     program: Name,
-    /// The rates of the program steps, such as 0.1e9,0.5e9,1e9
+    /// Rates of the pattern `steps`, in bits per second, such as 0.1e9,0.5e9,1e9
     #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = value::rate, required_if_eq("program", "steps"))]
     rates: Vec<Rate>,
-    /// Number of steps of the program constant
+    /// Number of steps of the pattern `constant`
     #[arg(long, value_name = "TIMES", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
-    /// Write each step to this file as CSV, as soon as it is over
+    /// Write each step to this file as CSV, as soon as it ends
     #[arg(long, visible_alias = "bench-file", value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// In the file, one figure per line: benchmark,id,score,unit
+    /// Write one figure per line to the file: benchmark,id,score,unit
     #[arg(short = 'y', long, requires = "csv")]
     hydra: bool,
     #[command(flatten)]
@@ -56,13 +58,13 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Name {
-    /// From a step to the peak
+    /// Rise from one step to the peak
     RampUp,
-    /// From the peak to a step
+    /// Fall from the peak to one step
     RampDown,
-    /// Up, then down
+    /// Rise, then fall
     RampUpDown,
-    /// The peak
+    /// The peak rate throughout
     Constant,
     /// The rates of --rates
     Steps,
