@@ -24,14 +24,15 @@ type Show = fn(f64) -> String;
 #[command(after_help = "Examples:\n  \
     tare load http http://127.0.0.1:8080/ --json > a.json\n  \
     tare load compare a.json b.json\n\n\
-    Two trials at two times: a difference is shown, not judged. For a verdict, measure both in the rounds \
-    of one run (tare run load, tare compare).\n\n\
-    Exit status: 0 compared; 1 refused: a trial is invalid, or bytes per response differ; 2 wrong usage.")]
+    The trials ran at different times, so the differences are shown but not judged. For a verdict, \
+    measure both in the rounds of one run (tare run load, tare compare).\n\n\
+    Exit status: 0 compared; 1 refused: a trial is invalid, or the bytes per response differ; 2 \
+    usage error.")]
 pub(crate) struct Args {
-    /// The output of `tare load … --json`
+    /// Output of `tare load … --json`
     #[arg(value_name = "A.json")]
     a: PathBuf,
-    /// The same of another trial
+    /// Output of another trial
     #[arg(value_name = "B.json")]
     b: PathBuf,
 }

@@ -38,11 +38,11 @@ const INTERRUPTED: u8 = 130;
 /// The subcommands of `tare load`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Ask an HTTP server for resources
+    /// Request resources from an HTTP server
     Http(Box<HttpArgs>),
-    /// Read and write keys of a memcached server
+    /// Read and write keys on a memcached server
     Memcached(Box<MemcachedArgs>),
-    /// Read and write keys of a server that speaks RESP, such as Redis
+    /// Read and write keys on a server that speaks RESP, such as Redis
     Resp(Box<RespArgs>),
     /// Make TLS handshakes with a server, or fetch a file over TLS
     Tls(Box<TlsLoadArgs>),
@@ -58,22 +58,23 @@ pub(crate) enum Command {
     tare load http http://127.0.0.1:8080/ --find-max 'p99 < 2 ms' -d 2\n  \
     tare load http http://127.0.0.1:8080/ --server-counts http://127.0.0.1:8080/status\n  \
     tare load http http://127.0.0.1:8080/ --trace requests.txt --hlog latencies.hlog\n\n\
-    Without --rate the loop is closed: a request follows a response. With --rate, latency counts from the \
-    time at which a request was to be sent.\n\n\
-    Exit status: 0 done; 1 the generator fell behind, so the latencies are not the server's, the server \
-    counts other requests than were sent, or no rate keeps the objective; 2 wrong usage or it could not \
-    run; 130 interrupted.")]
+    Without --rate, the loop is closed: each request follows a response. With --rate, latency is \
+    measured from the time at which the request was due.\n\n\
+    Exit status: 0 completed; 1 the generator fell behind, so that the latencies are not those of \
+    the server, or the server counted different requests than were sent, or no rate meets the \
+    objective; 2 usage error, or the load could not run; 130 interrupted.")]
 pub(crate) struct HttpArgs {
-    /// Resources to ask for, in turn: URLs of one server
+    /// URLs to request in turn, all of one server
     #[arg(required = true, value_name = "URL")]
     urls: Vec<Url>,
-    /// A header field to send, such as 'Accept: text/html'
+    /// Header field to send, such as 'Accept: text/html'
     #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = field)]
     headers: Vec<(String, String)>,
-    /// Count the requests on both sides: a URL of nginx's stub_status, or the path of an access log
+    /// Also count the requests on the server: a URL of nginx's stub_status, or the path of an
+    /// access log
     #[arg(long, value_name = "URL_OR_FILE")]
     server_counts: Option<String>,
-    /// Use TLS, as https URLs do
+    /// Use TLS, as with https URLs
     #[arg(long = "tls")]
     is_tls: bool,
     #[command(flatten)]
@@ -88,17 +89,17 @@ pub(crate) struct HttpArgs {
     tare load memcached 127.0.0.1 --fill --keys 100k --value-len 100\n  \
     tare load memcached 127.0.0.1:11211 --protocol meta --ratio 1:10 --pattern zipf:0.99 --rate 20000\n  \
     tare load memcached 127.0.0.1 --udp -c 16 --timeout 0.1 --server-counts\n\n\
-    Exit status: 0 done; 1 the generator fell behind, so the latencies are not the server's, the server \
-    counts other requests than were sent, or no rate keeps the objective; 2 wrong usage or it could not \
-    run; 130 interrupted.")]
+    Exit status: 0 completed; 1 the generator fell behind, so that the latencies are not those of \
+    the server, or the server counted different requests than were sent, or no rate meets the \
+    objective; 2 usage error, or the load could not run; 130 interrupted.")]
 pub(crate) struct MemcachedArgs {
-    /// The server: a host and, if it is not 11211, a port
+    /// Server: a host, and a port if it is not 11211
     #[arg(value_name = "HOST[:PORT]")]
     server: String,
-    /// The protocol
+    /// Protocol variant
     #[arg(long, value_name = "NAME", default_value = "text")]
     protocol: MemcachedProtocol,
-    /// Use UDP: a datagram per request, one in flight per connection
+    /// Use UDP: one datagram per request, one request in flight per connection
     #[arg(long, conflicts_with_all = ["is_tls", "pipeline"])]
     udp: bool,
     #[command(flatten)]
@@ -115,14 +116,14 @@ pub(crate) struct MemcachedArgs {
     tare load resp 127.0.0.1 --fill --keys 100k --value-len 32-1024\n  \
     tare load resp 127.0.0.1:6379 -P 16 --ratio 1:1 --pattern uniform --server-counts\n  \
     tare load resp 127.0.0.1 --trace requests.txt      lines: GET KEY, or SET KEY BYTES\n\n\
-    Exit status: 0 done; 1 the generator fell behind, so the latencies are not the server's, the server \
-    counts other requests than were sent, or no rate keeps the objective; 2 wrong usage or it could not \
-    run; 130 interrupted.")]
+    Exit status: 0 completed; 1 the generator fell behind, so that the latencies are not those of \
+    the server, or the server counted different requests than were sent, or no rate meets the \
+    objective; 2 usage error, or the load could not run; 130 interrupted.")]
 pub(crate) struct RespArgs {
-    /// The server: a host and, if it is not 6379, a port
+    /// Server: a host, and a port if it is not 6379
     #[arg(value_name = "HOST[:PORT]")]
     server: String,
-    /// The version of the protocol
+    /// Protocol version
     #[arg(long, value_name = "VERSION", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=3))]
     resp: u8,
     #[command(flatten)]
@@ -139,16 +140,17 @@ pub(crate) struct RespArgs {
     tare load tls localhost:8443 --insecure                     handshakes that resume sessions\n  \
     tare load tls localhost:8443 --insecure --no-resumption     full handshakes\n  \
     tare load tls localhost:8443 --insecure --www /big.bin      bytes per second\n\n\
-    Any TLS server will do for handshakes: each request is a connection that is closed after the handshake. \
-    With --www the server has to answer HTTP GET, as web servers and openssl s_server -WWW do, and \
-    connections are kept as long as it keeps them.\n\n\
-    Exit status: 0 done; 1 the generator fell behind, so the latencies are not the server's, or no rate \
-    keeps the objective; 2 wrong usage or it could not run; 130 interrupted.")]
+    Handshakes work with any TLS server: each request is a connection that is closed after the \
+    handshake. With --www, the server must answer HTTP GET, as web servers and openssl s_server \
+    -WWW do, and connections stay open until the server closes them.\n\n\
+    Exit status: 0 completed; 1 the generator fell behind, so that the latencies are not those of \
+    the server, or no rate meets the objective; 2 usage error, or the load could not run; 130 \
+    interrupted.")]
 pub(crate) struct TlsLoadArgs {
-    /// The server: a host and, if it is not 443, a port
+    /// Server: a host, and a port if it is not 443
     #[arg(value_name = "HOST[:PORT]")]
     server: String,
-    /// Fetch this path over HTTP, again and again
+    /// Fetch this path over HTTP repeatedly
     #[arg(long, value_name = "PATH")]
     www: Option<String>,
     #[command(flatten)]
@@ -160,56 +162,57 @@ pub(crate) struct TlsLoadArgs {
 /// A protocol of memcached.
 #[derive(Clone, Copy, ValueEnum)]
 enum MemcachedProtocol {
-    /// get and set
+    /// Text protocol: get and set
     Text,
-    /// mg and ms
+    /// Meta commands: mg and ms
     Meta,
-    /// The binary protocol
+    /// Binary protocol
     Binary,
 }
 
 /// Options of every trial.
 #[derive(Args)]
 struct TrialArgs {
-    /// Connections
+    /// Number of connections
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: u32,
-    /// Threads, which share the connections
+    /// Number of threads, which share the connections
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// Processors to pin the threads to, in turn
+    /// CPUs to pin the threads to, in turn, comma-separated
     #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     cpu: Vec<usize>,
-    /// Seconds that are measured [default: 10; of a trace: all of it]
+    /// Duration of the measurement, in seconds [default: 10; with a trace, all of it]
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Seconds of warm-up before the measurement, not counted [default: 1; of a trace: 0]
+    /// Warm-up before the measurement, in seconds, not counted [default: 1; with a trace, 0]
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     warm_up: Option<Duration>,
-    /// Requests per second, sent when they are due [default: a closed loop, or a trace's times]
+    /// Requests per second, each sent when it is due [default: a closed loop, or the times of the
+    /// trace]
     #[arg(short, long, value_name = "RATE", value_parser = rate)]
     rate: Option<f64>,
-    /// Exponential gaps between requests, not equal ones
+    /// Exponentially distributed gaps between requests instead of equal ones
     #[arg(long)]
     poisson: bool,
     /// Requests in flight per connection
     #[arg(short = 'P', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pipeline: u32,
-    /// Seconds that a response may take
+    /// Response timeout, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     timeout: Duration,
-    /// Seed of what is drawn at random [default: a new one]
+    /// Seed of random values [default: a new one]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Send the requests of this file, one a line, once: GET /PATH, GET KEY or SET KEY BYTES, each
-    /// with a time in seconds before it or none
+    /// Send the requests of this file once, one per line: GET /PATH, GET KEY or SET KEY BYTES, each
+    /// optionally preceded by a time in seconds
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Search the highest rate that keeps an objective, such as 'p99 < 2 ms', in trials of
-    /// --duration; --rate is the highest that is tried [default: 1.5 times that of a closed loop]
+    /// Search for the highest rate that meets an objective, such as 'p99 < 2 ms', in trials of
+    /// --duration; --rate is the highest rate to try [default: 1.5 times that of a closed loop]
     #[arg(long, value_name = "OBJECTIVE", conflicts_with_all = ["trace", "hlog"])]
     find_max: Option<Objective>,
-    /// Write the latencies of each second to this file, as HdrHistogram's log
+    /// Write the latencies of each second to this file, in HdrHistogram log format
     #[arg(long, value_name = "FILE")]
     hlog: Option<PathBuf>,
     /// Print the result as JSON
@@ -220,26 +223,26 @@ struct TrialArgs {
 /// Options of key-value stores.
 #[derive(Args)]
 struct KeyArgs {
-    /// Writes and reads
+    /// Ratio of writes to reads
     #[arg(long, value_name = "SET:GET", default_value = "0:1", conflicts_with = "trace", value_parser = ratio)]
     ratio: f64,
-    /// Keys in use
+    /// Number of keys in use
     #[arg(long, value_name = "N", default_value = "10k", conflicts_with = "trace", value_parser = count)]
     keys: u64,
-    /// Use of the keys: sequential, uniform, zipf, or zipf:EXPONENT
+    /// Access pattern of the keys: sequential, uniform, zipf, or zipf:EXPONENT
     #[arg(long, value_name = "PATTERN", default_value = "uniform", conflicts_with = "trace", value_parser = pattern)]
     pattern: KeyPattern,
-    /// Bytes of a value: 32, a range 32-1024, or lengths with weights 32:9,1024:1
+    /// Value length in bytes: 32, a range 32-1024, or lengths with weights 32:9,1024:1
     #[arg(long, value_name = "BYTES", default_value = "32", conflicts_with = "trace", value_parser = value_len)]
     value_len: ValueLen,
-    /// Share of the reads that ask for keys in use; the others miss
+    /// Fraction of the reads that request keys in use; the others miss
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, conflicts_with = "trace", value_parser = share)]
     hits: f64,
     /// Write every key before the trial
     #[arg(long, conflicts_with = "trace")]
     fill: bool,
-    /// Count the requests on both sides: by the server's own statistics, which other clients must
-    /// leave alone
+    /// Also count the requests on the server, from its own statistics; other clients must not use
+    /// the server
     #[arg(long)]
     server_counts: bool,
     /// Use TLS

@@ -18,23 +18,23 @@ const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 #[derive(clap::Args)]
 pub(super) struct TlsArgs {
-    /// Certificates to trust, as PEM: of authorities, or the server's own [default: the authorities
-    /// of the system]
+    /// PEM file of trusted certificates: of authorities, or of the server itself [default: the
+    /// authorities of the system]
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// Certificate to show to the server, as PEM
+    /// PEM file of the client certificate
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
-    /// Its private key, as PEM
+    /// PEM file of the private key of the client certificate
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// Name that the server's certificate has to be for [default: the host's]
+    /// Server name that the certificate of the server must match [default: the host]
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
-    /// Take any certificate of the server
+    /// Accept any server certificate
     #[arg(long, conflicts_with = "cacert")]
     insecure: bool,
-    /// Make a full handshake for every connection
+    /// Do a full handshake for every connection
     #[arg(long)]
     no_resumption: bool,
 }
