@@ -49,47 +49,49 @@ const BASE: u64 = 1 << 45;
     tare memory bench udp://127.0.0.1:7311 --sessions 1,8,100,400,700,1000 --format clio\n  \
     tare memory bench udp://127.0.0.1:7311 --threads 1,2,4 --size 1Ki --format clio\n  \
     tare memory bench udp://127.0.0.1:7311 --size 64Ki --outstanding 16 --json\n\n\
-    Every byte that is read or written is verified, outside of the measured time. With one operation\n\
-    outstanding, latencies are those of single operations; with more, the time per operation.\n\n\
-    Exit status: 0 done; 1 a byte was wrong or an operation failed; 2 wrong usage, or it could not\n\
-    run; 130 interrupted.")]
+    Every byte that is read or written is verified, outside the measured time. With one \
+    outstanding operation, latencies are those of single operations; with more, they are the time \
+    per operation.\n\n\
+    Exit status: 0 completed; 1 a byte was wrong or an operation failed; 2 usage error, or the \
+    measurement could not run; 130 interrupted.")]
 pub(crate) struct Args {
     /// The node, such as udp://127.0.0.1:7311, shm:/run/tare/node.shm or
     /// xdp:eth1,10.0.0.2,10.0.0.1:7311
     #[arg(value_name = "NODE")]
     node: String,
-    /// The directions of operations, with commas between them [default: write,read]
+    /// Operations to measure, comma-separated [default: write,read]
     #[arg(long, hide_default_value = true, value_enum, value_delimiter = ',', default_values_t = [Op::Write, Op::Read])]
     op: Vec<Op>,
-    /// Bytes per operation; several numbers for a row each
+    /// Bytes per operation; several values give one row each
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "16", value_parser = parse_bytes)]
     size: Vec<u64>,
-    /// Threads, each with so many sessions and pages of its own; several numbers for a row each
+    /// Number of threads, each with its own --sessions and pages; several values give one row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: Vec<u32>,
-    /// Sessions, each with an address space of its own; several numbers for a row each
+    /// Number of sessions, each with its own address space; several values give one row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u64).range(1..=100_000))]
     sessions: Vec<u64>,
-    /// log2 of the number of pages of 4 KiB of all sessions together; several for a row each
+    /// log2 of the number of 4 KiB pages of all sessions together; several values give one row each
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [7], value_parser = clap::value_parser!(u32).range(0..=32))]
     order: Vec<u32>,
-    /// Operations outstanding at a time
+    /// Number of outstanding operations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
     /// Seconds per row
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
     duration: f64,
-    /// The way to wait until an answer comes
+    /// How to wait for an answer
     #[arg(long, value_enum, default_value_t = Wait::Busy)]
     wait: Wait,
-    /// Encrypt: the file with the node's secret, from which each session gets its capability
+    /// Encrypt, with the node's secret in this file, from which the capability of each session is
+    /// derived
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
-    /// Seconds to wait for the first answer of a node, which may just have been started (none over
-    /// frames of an interface)
+    /// Seconds to wait for the first answer of a node, which may have just been started (no wait
+    /// over frames of an interface)
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     connect_timeout: f64,
-    /// The format of the result
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// Print JSON
@@ -107,10 +109,10 @@ enum Op {
 /// The format of the result.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A table for people
+    /// Human-readable table
     Table,
-    /// The lines of the Clio document's tests; one of sessions, orders, sizes and threads may have
-    /// several values
+    /// Lines in the format of the tests in the Clio document; only one of sessions, orders, sizes
+    /// and threads may have several values
     Clio,
 }
 

@@ -17,20 +17,20 @@ use crate::terminal;
     tare memory status                                  the largest spaces of a node\n  \
     tare memory close udp://127.0.0.1:7311 7 8\n  \
     tare memory close udp://10.0.0.1:7311 7 --secret node.secret\n\n\
-    A space has its memory until it is closed, also if its client was killed. Closing it frees its\n\
-    memory, its locks and its regions; a client that still uses it is told that there is no such\n\
-    space.\n\n\
-    Exit status: 0 all were closed; 1 some did not exist; 2 wrong usage, or the node did not\n\
-    answer. What was closed before is printed.")]
+    A space keeps its memory until it is closed, even if its client was killed. Closing it frees \
+    its memory, its locks and its regions; a client that still uses it gets the error that no such \
+    space exists.\n\n\
+    Exit status: 0 all spaces were closed; 1 some did not exist; 2 usage error, or the node did \
+    not answer (the spaces that were closed before are printed).")]
 pub(crate) struct Args {
     /// The node, such as udp://127.0.0.1:7311, shm:/run/tare/node.shm or
     /// xdp:eth1,10.0.0.2,10.0.0.1:7311
     #[arg(value_name = "NODE")]
     node: String,
-    /// The numbers of the address spaces
+    /// Numbers of the address spaces
     #[arg(value_name = "SPACE", required = true)]
     spaces: Vec<u64>,
-    /// Encrypt: the file with the node's secret
+    /// Encrypt, with the node's secret in this file
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// Print JSON

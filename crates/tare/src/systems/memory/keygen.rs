@@ -21,19 +21,19 @@ const FILE_MAX: usize = 4096;
 #[command(after_help = "Examples:\n  \
     (umask 077; tare memory keygen > node.secret)\n  \
     tare memory serve --listen 10.0.0.1:7311 --secret node.secret\n\n\
-    The keys of all address spaces follow from it: keep it on the node alone.")]
+    The keys of all address spaces are derived from the secret: keep it on the node only.")]
 pub(crate) struct KeygenArgs {}
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     (umask 077; tare memory capability 7 --secret node.secret > space7.capability)\n  \
     tare memory ping udp://10.0.0.1:7311 --capability space7.capability\n\n\
-    Who has it may do everything with that address space, and nothing with others.")]
+    The holder of a capability has full access to that address space, and none to others.")]
 pub(crate) struct CapabilityArgs {
-    /// The address space
+    /// Number of the address space
     #[arg(value_name = "SPACE")]
     space: u64,
-    /// The file with the node's secret
+    /// File with the node's secret
     #[arg(long, value_name = "FILE")]
     secret: PathBuf,
 }

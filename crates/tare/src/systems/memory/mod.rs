@@ -23,15 +23,15 @@ pub(crate) enum Command {
     Serve(serve::Args),
     /// Show the state of a running node
     Status(status::Args),
-    /// Measure round trips to a node, one after the other
+    /// Measure round trips to a node, one at a time
     Ping(ping::Args),
-    /// Measure reads and writes at a node, every byte verified
+    /// Measure reads and writes on a node, with every byte verified
     Bench(bench::Args),
     /// Free the memory of address spaces whose clients are gone
     Close(close::Args),
-    /// Make a new secret for a node
+    /// Generate a secret for a node
     Keygen(keygen::KeygenArgs),
-    /// Make the capability of an address space from the node's secret
+    /// Derive the capability of an address space from the secret of its node
     Capability(keygen::CapabilityArgs),
 }
 

@@ -17,26 +17,26 @@ use crate::terminal;
 #[command(after_help = "Examples:\n  \
     tare memory ping udp://127.0.0.1:7311\n  \
     tare memory ping udp://10.0.0.1:7311 -c 1000 -i 0 --wait busy --json\n\n\
-    A round trip is the node's answer to a request that needs none of its memory.\n\n\
-    Exit status: 0 every one was answered; 1 some were not; 2 wrong usage, or none was.")]
+    A round trip is a request that does not access the memory of the node, and its answer.\n\n\
+    Exit status: 0 all requests were answered; 1 some were not; 2 usage error, or none was.")]
 pub(crate) struct Args {
     /// The node, such as udp://127.0.0.1:7311, shm:/run/tare/node.shm or
     /// xdp:eth1,10.0.0.2,10.0.0.1:7311
     #[arg(value_name = "NODE")]
     node: String,
-    /// Round trips
+    /// Number of round trips
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     count: u32,
-    /// Seconds between two of them
+    /// Seconds between two round trips
     #[arg(short, long, value_name = "SECONDS", default_value_t = 0.5)]
     interval: f64,
-    /// The way to wait until the answer comes
+    /// How to wait for the answer
     #[arg(long, value_enum, default_value_t = Wait::Blocking)]
     wait: Wait,
-    /// Encrypt: the file with the capability of an address space
+    /// Encrypt, with the capability of an address space in this file
     #[arg(long, value_name = "FILE")]
     capability: Option<PathBuf>,
-    /// Print JSON, and only the summary
+    /// Print only the summary, as JSON
     #[arg(long)]
     json: bool,
 }

@@ -33,88 +33,89 @@ const MEMORY_MAX: u64 = 15 << 40;
     tare memory serve --preset 0x40000000-0xb4c0000000\n  \
     (umask 077; tare memory keygen > node.secret)\n  \
     tare memory serve --listen 10.0.0.1:7311 --secret node.secret\n  \
-    tare memory serve --listen 10.0.0.1:7311 --insecure    for a network that is trusted\n  \
-    tare memory serve --listen xdp:eth1,10.0.0.1:7311 --secret node.secret    by frames, without the\n  \
-    \x20                                             kernel's network stack\n  \
+    tare memory serve --listen 10.0.0.1:7311 --insecure    on a trusted network\n  \
+    tare memory serve --listen xdp:eth1,10.0.0.1:7311 --secret node.secret\n  \
+    \x20                                             raw frames, without the kernel's network stack\n  \
     tare memory serve --shm /run/tare/node.shm    then: tare memory ping shm:/run/tare/node.shm\n  \
-    tare memory serve --keep /dev/shm/node        its memory is there again after a restart\n  \
-    tare memory serve --metrics 127.0.0.1:9304     then: curl 127.0.0.1:9304/metrics\n\n\
-    SIGTERM and SIGINT end it: what has come is answered first.\n\n\
-    Exit status: 0 ended by a signal; 2 wrong usage, or it could not run.")]
+    tare memory serve --keep /dev/shm/node        the memory survives a restart\n  \
+    tare memory serve --metrics 127.0.0.1:9304    then: curl 127.0.0.1:9304/metrics\n\n\
+    SIGTERM and SIGINT stop the node after it has answered the requests already received.\n\n\
+    Exit status: 0 ended by a signal; 2 usage error, or the node could not run.")]
 pub(crate) struct Args {
-    /// The address for UDP; port 0 lets the system choose one. With xdp:IFACE, in front, the node
-    /// takes the frames of that interface itself, by AF_XDP or a packet socket; the address must be
-    /// one that this system does not have
+    /// UDP address to listen on; port 0 lets the system choose one. With the prefix xdp:IFACE, the
+    /// node receives the frames of that interface itself, through AF_XDP or a packet socket; the
+    /// address must then be one that the system does not have
     #[arg(
         long,
         value_name = "[xdp:IFACE,]ADDRESS:PORT",
         default_value = "127.0.0.1:7311"
     )]
     listen: Listen,
-    /// Serve clients of this machine over shared memory too, at a socket of this path
+    /// Also serve clients of this machine over shared memory, through a socket at this path
     #[arg(long, value_name = "PATH")]
     shm: Option<PathBuf>,
-    /// Memory for pages, such as 512Mi or 16Gi
+    /// Memory to serve, such as 512Mi or 16Gi
     #[arg(short, long, value_name = "BYTES", default_value = "1Gi", value_parser = memory)]
     memory: u64,
-    /// The pages of the operating system that it is made of [default: the best there are]
+    /// Type of pages that hold this memory [default: the largest available]
     #[arg(long, value_enum, conflicts_with = "keep")]
     pages: Option<PageKind>,
-    /// Keep the memory in a file, which survives the end of this process: /dev/shm/NAME, or a file
-    /// on hugetlbfs for huge pages
+    /// Keep the memory in a file that outlives this process: /dev/shm/NAME, or a file on hugetlbfs
+    /// for huge pages
     #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
-    /// The bytes that one address space may use [default: all]
+    /// Quota of each address space, in bytes [default: all of the memory]
     #[arg(long, value_name = "BYTES", value_parser = quota)]
     quota: Option<u64>,
-    /// The bytes that the address space SPACE may use instead; once for each such space. A space
-    /// that --keep restores and that is not named has the quota that it had before
+    /// Quota of the address space SPACE, in bytes; may be repeated for other spaces. A space that
+    /// is restored by --keep and not named here keeps its previous quota
     #[arg(long, value_name = "SPACE=BYTES", value_parser = space_quota)]
     space_quota: Vec<(SpaceId, u64)>,
     /// Maximum number of address spaces
     #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = spaces)]
     spaces: usize,
-    /// Memory for what the node knows of address spaces, allocations, locks, regions and grants,
-    /// such as 1024 bytes per space and 128 per allocation: while there is no room for another,
-    /// clients get the error that the node is out of memory
+    /// Memory for the node's data about address spaces, allocations, locks, regions and grants:
+    /// such as 1024 bytes per space and 128 per allocation. While it is full, clients that need
+    /// more get the error that the node is out of memory
     #[arg(long, value_name = "BYTES", default_value = "1Gi", value_parser = metadata_memory)]
     metadata_memory: u64,
-    /// A sparse range of addresses that each space has from the start
+    /// Sparse range of addresses that each space has from the start
     #[arg(long, value_name = "FIRST-END", value_parser = preset)]
     preset: Option<Preset>,
-    /// Threads that answer requests, each with a socket of its own
+    /// Number of threads that answer requests, each with its own socket
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     cores: u16,
-    /// The way to wait while nothing comes
+    /// How to wait for requests
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     wait: Wait,
-    /// The longest datagram, in bytes: what the network takes without fragments [default: 1472,
-    /// over IPv6 1452, and 8264 on a loopback address]
+    /// Maximum datagram length in bytes; the network must carry it without fragmentation [default:
+    /// 1472, or 1452 over IPv6, or 8264 on a loopback address]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1024..=65_507))]
     datagram: Option<u16>,
-    /// Seconds after which clients give an operation up, over UDP and frames: what a node that
-    /// stands still for longer has not answered is lost, and of changes the outcome is unknown. It
-    /// remembers the outcomes of changes for four times as long, within --outcome-memory
+    /// Seconds after which clients abandon an operation, over UDP and frames. If the node stalls
+    /// for longer, the operations in progress fail, and the outcome of changes is unknown. The node
+    /// remembers the outcomes of changes for up to four times as long, within --outcome-memory
     #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = timeout)]
     timeout: f64,
-    /// Memory for the outcomes of changes over UDP and frames, so that none happens twice: 48 bytes
-    /// for each. While there is no room for another, no change is made, and clients ask again. At
-    /// 0.25 seconds, what 10 Gbit/s can bring takes 0.6 GiB; at 60, 1 GiB is for 124,000 changes
-    /// per second
+    /// Memory for the outcomes of changes over UDP and frames, kept so that no change is made
+    /// twice: 48 bytes per change. While it is full, the node makes no changes, and clients retry.
+    /// With a timeout of 0.25 seconds, the changes that 10 Gbit/s can carry need 0.6 GiB; with 60
+    /// seconds, 1 GiB is enough for 124,000 changes per second
     #[arg(long, value_name = "BYTES", default_value = "1Gi", value_parser = outcome_memory)]
     outcome_memory: u64,
-    /// The longest write over UDP and frames. One happens as a whole, and all clients wait while it
-    /// is copied. The incomplete writes of a space have as many bytes together
+    /// Maximum length of a write over UDP and frames, in bytes. A write is applied as a whole, and
+    /// all clients wait while it is copied. The incomplete writes of one space together have the
+    /// same limit
     #[arg(long, value_name = "BYTES", default_value = "1Gi", value_parser = write_max)]
     write_max: u64,
-    /// Memory for the incomplete writes of all clients over UDP and frames together; those for
-    /// which there is no room are sent again [default: twice --write-max, 64Mi at least]
+    /// Memory for the incomplete writes of all clients over UDP and frames, in bytes; parts of
+    /// writes that do not fit are sent again later [default: twice --write-max, at least 64Mi]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     write_memory: Option<u64>,
-    /// Encrypt and authenticate every message: a file with the secret that `keygen` prints
+    /// Encrypt and authenticate every message, with the secret in this file, as printed by `keygen`
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     secret: Option<PathBuf>,
-    /// Serve a network without encryption: all who reach the node may read and write everything
+    /// Serve a network without encryption: all who can reach the node can read and write everything
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
@@ -124,15 +125,15 @@ pub(crate) struct Args {
 /// The pages of memory.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PageKind {
-    /// 1 GiB each, which the system has set aside
+    /// Reserved huge pages of 1 GiB
     #[value(name = "1Gi")]
     Huge1G,
-    /// 2 MiB each, which the system has set aside
+    /// Reserved huge pages of 2 MiB
     #[value(name = "2Mi")]
     Huge2M,
-    /// 2 MiB each where the kernel finds some, and 4 KiB elsewhere
+    /// Transparent huge pages of 2 MiB where the kernel can provide them, otherwise pages of 4 KiB
     Transparent,
-    /// 4 KiB each
+    /// Pages of 4 KiB
     #[value(name = "4Ki")]
     Small,
 }
@@ -151,11 +152,11 @@ impl From<PageKind> for Pages {
 /// The way to wait.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Wait {
-    /// Polls: lowest latency, uses a whole core
+    /// Poll: lowest latency, but a full core in use
     Busy,
-    /// Polls for 50 µs, then sleeps
+    /// Poll for 50 µs, then sleep
     Adaptive,
-    /// Sleeps at once
+    /// Sleep immediately
     Blocking,
 }
 
@@ -268,7 +269,7 @@ fn space_quota(text: &str) -> Result<(SpaceId, u64), String> {
     Ok((SpaceId(space), parse_bytes(bytes)?))
 }
 
-/// Reads the time after which clients give an operation up.
+/// Reads the time after which clients abandon an operation.
 fn timeout(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|s| (0.01..=60.0).contains(s));
     seconds.ok_or_else(|| format!("found \"{text}\", expected 0.01 to 60 seconds"))

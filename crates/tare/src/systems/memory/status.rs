@@ -31,11 +31,11 @@ const WORDS: Words = Words {
     tare memory status\n  \
     tare memory status 127.0.0.1:7311\n  \
     tare memory status --json /run/tare/memory-127.0.0.1-7311.sock | jq .memory.largest\n\n\
-    Of the address spaces, the 20 that use most memory are listed, with --json 1024. One whose client\n\
-    is gone is freed by `tare memory close`.\n\n\
-    Without ADDRESS or SOCKET, the only node of this machine that answers below /run/tare.")]
+    The 20 address spaces that use the most memory are listed, or 1024 with --json. `tare memory \
+    close` frees a space whose client is gone.\n\n\
+    Without ADDRESS or SOCKET, the only node that answers at a socket in /run/tare is shown.")]
 pub(crate) struct Args {
-    /// The address that the node listens at, or the socket that answers for it
+    /// Address that the node listens on, or its status socket
     #[arg(value_name = "ADDRESS or SOCKET")]
     at: Option<PathBuf>,
     /// Print JSON
