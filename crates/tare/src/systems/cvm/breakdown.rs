@@ -283,43 +283,44 @@ impl Workload for CvmnetBreakdown {
     tare cvm breakdown --work receive --variant cvm,bifrost\n  \
     tare cvm breakdown --exits rif --switch-cycles 9500\n  \
     tare cvm breakdown --json | jq '.[].parts.packet'\n\n\
-    The guest and its clients are two threads of this process; no root is needed. Shares are of the\n\
-    cycles in which the guest had work. World switches are modelled: this is no virtual machine.\n\
-    Exits are counted by reason, each of them; the spans of the category `exit` are fewer, as several\n\
-    interrupts at once are paid in one, and what costs nothing in none.")]
+    The guest and its clients are two threads of this process; root is not required. Shares are \
+    relative to the cycles in which the guest had work. World switches are modelled: this is not a \
+    virtual machine. Every exit is counted, by reason; the category `exit` has fewer spans, \
+    because simultaneous interrupts share one span and exits without cost have none.")]
 pub(crate) struct Args {
-    /// The variants, with commas between them [default: baseline,cvm,zc,prpr,bifrost]
+    /// Variants to measure, comma-separated [default: baseline,cvm,zc,prpr,bifrost]
     #[arg(long, hide_default_value = true, value_name = "NAMES", value_delimiter = ',', value_parser = super::serve::variant,
         add = completion::one_of(&super::serve::VARIANTS),
           default_values = ["baseline", "cvm", "zc", "prpr", "bifrost"])]
     variant: Vec<Variant>,
-    /// The work of the guest: receive, send, https, memcached, redis
+    /// Workload of the guest: receive, send, https, memcached, redis
     #[arg(long, value_name = "WORK", default_value = "memcached", value_parser = work,
         add = completion::one_of(&WORKS))]
     work: Work,
-    /// Bytes of a file or value
+    /// Size of a file or value, in bytes
     #[arg(long, value_name = "BYTES", default_value = "256Ki", value_parser = parse_bytes)]
     size: u64,
-    /// Connections
+    /// Number of connections
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=64))]
     connections: u64,
-    /// The guest's processors: each takes two of this machine, one for its host
+    /// Number of virtual processors of the guest; each uses two processors of this machine, one of
+    /// them for its host
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=PAIRS_MAX as i64))]
     vcpus: u16,
-    /// The kind of exits of the machine that is simulated: each, rif, posted
+    /// Type of exits of the simulated machine: each, rif, posted
     #[arg(long, value_name = "KIND", default_value = "each", value_parser = exits,
         add = completion::one_of(&super::serve::EXITS))]
     exits: ExitKind,
-    /// The simulated cost of an exit, in cycles of the time stamp counter
+    /// Simulated cost of an exit, in cycles of the time stamp counter
     #[arg(long, value_name = "CYCLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     switch_cycles: u64,
-    /// Let the guest look for work all the time, instead of being interrupted
+    /// Let the guest poll for work instead of waiting for interrupts
     #[arg(long)]
     busy: bool,
-    /// Milliseconds for which cycles are counted
+    /// Duration of the cycle count, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     duration: u64,
-    /// Print the lines of the published breakdown instead of bars
+    /// Print lines in the format of the published breakdown instead of bars
     #[arg(long, conflicts_with = "json")]
     lines: bool,
     /// Print JSON

@@ -18,9 +18,9 @@ use clap::Subcommand;
 /// The subcommands of `tare cvm`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Serve a network from a guest that shares only an untrusted region with its host
+    /// Serve clients from a guest that shares only an untrusted memory region with its host
     Serve(serve::Args),
-    /// Count the cycles of a guest by what they are spent on, by variant
+    /// Count the cycles of a guest by category, for each variant
     Breakdown(breakdown::Args),
     /// Show the state of a running guest and its host
     Status(status::Args),

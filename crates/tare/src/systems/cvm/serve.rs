@@ -47,73 +47,75 @@ const CACHED_FILE: usize = 16 << 20;
     tare cvm serve http --dir /srv/www            then: curl -k https://10.77.0.2/\n  \
     tare cvm serve http --dir . --variant cvm --pcap frames.pcap --key-log keys.txt\n  \
     tare cvm serve memcached --memory 1Gi         TLS at 10.77.0.2:11211\n  \
-    tare cvm serve http --dir /srv/www --vcpus 4  connections spread over four processors\n  \
+    tare cvm serve http --dir /srv/www --vcpus 4  four virtual processors share the connections\n  \
     tare cvm serve resp                           then: redis-cli -h 10.77.0.2 --tls --insecure\n  \
     tare cvm serve sink --address-6 fd77::2/64 --host-address-6 fd77::1\n  \
     tare cvm serve source                         then: openssl s_client -connect 10.77.0.2:4433\n\n\
-    The guest is a process of its own. It has its own TCP and TLS stacks, and shares with the host\n\
-    one region of memory that it does not trust. The host joins it to a TAP device. SIGHUP lets it\n\
-    read the files of --cert and --key again, SIGTERM ends it.\n\n\
-    Exit status: 0 ended by a signal; 2 wrong usage, or it could not run.")]
+    The guest is a separate process with its own TCP and TLS stacks. It shares one untrusted \
+    memory region with the host. The host connects the guest to a TAP device. SIGHUP makes the \
+    guest read the files of --cert and --key again, SIGTERM stops the guest and the host.\n\n\
+    Exit status: 0 ended by a signal; 2 usage error, or the guest or the host could not run.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     server: Server,
-    /// The variant of the path: baseline, cvm, zc, prpr, bifrost, bifrost-unprotected, baseline-gro
+    /// Variant of the network path: baseline, cvm, zc, prpr, bifrost, bifrost-unprotected,
+    /// baseline-gro
     #[arg(long, value_name = "NAME", default_value = "bifrost", value_parser = variant, add = completion::one_of(&VARIANTS), global = true)]
     variant: Variant,
-    /// The guest's address and the bits that its link shares
+    /// IPv4 address of the guest and the prefix length of its subnet
     #[arg(long, value_name = "ADDRESS/BITS", default_value = "10.77.0.2/24", value_parser = address::subnet, global = true)]
     address: (Ipv4Addr, u8),
-    /// The host's address on the TAP device, which the guest has as its router; `none` to leave the
-    /// device as it is [default: the first one of the guest's subnet that is not the guest's]
+    /// Address of the host on the TAP device, which the guest uses as its router; `none` leaves the
+    /// device as it is [default: the first address in the guest's subnet that is not the guest's]
     #[arg(long, value_name = "ADDRESS", value_parser = host_address, global = true)]
     host_address: Option<HostAddress>,
-    /// The guest's IPv6 address and the bits that its link shares [default: none]
+    /// IPv6 address of the guest and the prefix length of its subnet [default: none]
     #[arg(long, value_name = "ADDRESS/BITS", value_parser = address::subnet6, global = true)]
     address_6: Option<(Ipv6Addr, u8)>,
-    /// The host's IPv6 address on the TAP device, of the guest's subnet, which the guest has as its
-    /// router [default: the device is left as it is]
+    /// IPv6 address of the host on the TAP device, in the guest's subnet, which the guest uses as
+    /// its router [default: the device is left as it is]
     #[arg(long, value_name = "ADDRESS", requires = "address_6", value_parser = host_address6, global = true)]
     host_address_6: Option<Ipv6Addr>,
-    /// The TAP device, made if there is none, with the guest's MTU
+    /// TAP device; if it does not exist, it is created, with the guest's MTU
     #[arg(long, value_name = "NAME", default_value = "tare0", global = true)]
     tap: String,
-    /// The guest's processors: each has a thread and a queue pair, and the host one more thread for
-    /// it
+    /// Number of virtual processors of the guest; each has a thread and a queue pair, and an
+    /// additional thread of the host
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=PAIRS_MAX as i64), global = true)]
     vcpus: u16,
-    /// Bytes of the longest IP packet
+    /// Maximum length of an IP packet, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..=9000), global = true)]
     mtu: u16,
-    /// The port [default: 443, 11211, 6379 or 4433]
+    /// TCP port [default: 443, 11211, 6379 or 4433, depending on the server]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), global = true)]
     port: Option<u16>,
-    /// The certificate and those that vouch for it, PEM [default: one that signs itself, made at
-    /// every start]
+    /// PEM file of the certificate and its intermediate certificates [default: a self-signed
+    /// certificate, generated at every start]
     #[arg(long, value_name = "FILE", requires = "key", global = true)]
     cert: Option<PathBuf>,
-    /// Its private key, PEM
+    /// PEM file of the private key of the certificate
     #[arg(long, value_name = "FILE", requires = "cert", global = true)]
     key: Option<PathBuf>,
     /// Use TLS_AES_256_GCM_SHA384 instead of TLS_AES_128_GCM_SHA256
     #[arg(long, global = true)]
     aes_256: bool,
-    /// Give no tickets, so that every connection has a full handshake
+    /// Issue no session tickets, so that every connection does a full handshake
     #[arg(long, global = true)]
     no_resumption: bool,
-    /// Append the secrets of all connections to a file, for Wireshark: who reads it reads them all
+    /// Append the secrets of all connections to a file, for Wireshark: with it, anyone can decrypt
+    /// the connections
     #[arg(long, value_name = "FILE", global = true)]
     key_log: Option<PathBuf>,
-    /// Write the frames of both directions to a file
+    /// Write the frames of both directions to a capture file
     #[arg(long, value_name = "FILE", global = true)]
     pcap: Option<PathBuf>,
-    /// The kind of exits of the machine that is simulated: each, rif, posted
+    /// Type of exits of the simulated machine: each, rif, posted
     #[arg(long, value_name = "KIND", default_value = "each", value_parser = super::breakdown::exits, add = completion::one_of(&EXITS), global = true)]
     exits: ExitKind,
-    /// The simulated cost of an exit, in cycles of the time stamp counter
+    /// Simulated cost of an exit, in cycles of the time stamp counter
     #[arg(long, value_name = "CYCLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000), global = true)]
     switch_cycles: u64,
-    /// Poll on both sides, using a core each, instead of notifications
+    /// Poll on both sides instead of using notifications; each side uses a full core
     #[arg(long, global = true)]
     busy: bool,
     #[command(flatten)]
@@ -125,30 +127,30 @@ pub(crate) struct Args {
 enum Server {
     /// Files over HTTPS: ranges, keep-alive, conditional requests
     Http {
-        /// The folder
+        /// Folder to serve
         #[arg(long, value_name = "FOLDER")]
         dir: PathBuf,
-        /// The most bytes of files that are kept in memory
+        /// Maximum size of the files kept in memory, in bytes
         #[arg(long, value_name = "BYTES", default_value = "256Mi", value_parser = parse_bytes)]
         cache: u64,
     },
-    /// A store that speaks memcached's text protocol
+    /// A store that speaks the text protocol of memcached
     Memcached {
-        /// The most bytes of items
+        /// Maximum size of all items, in bytes
         #[arg(long, value_name = "BYTES", default_value = "64Mi", value_parser = parse_bytes)]
         memory: u64,
     },
-    /// A store that speaks Redis' protocol
+    /// A store that speaks the protocol of Redis
     Resp {
-        /// The most bytes of items
+        /// Maximum size of all items, in bytes
         #[arg(long, value_name = "BYTES", default_value = "64Mi", value_parser = parse_bytes)]
         memory: u64,
     },
-    /// Counts what it receives
+    /// A sink that counts what it receives
     Sink,
-    /// Sends bytes
+    /// A source that sends bytes
     Source {
-        /// Bytes of each connection [default: without end]
+        /// Bytes to send on each connection [default: no limit]
         #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
         bytes: Option<u64>,
     },

@@ -20,9 +20,9 @@ const WORDS: Words = Words {
     tare cvm status\n  \
     tare cvm status tare0\n  \
     tare cvm status --json | jq .guest\n\n\
-    Without TAP or SOCKET, the only guest of this machine that answers below /run/tare.")]
+    Without TAP or SOCKET, the only guest that answers at a socket in /run/tare is shown.")]
 pub(crate) struct Args {
-    /// The TAP device of the guest, or the socket that answers for it
+    /// TAP device of the guest, or its status socket
     #[arg(value_name = "TAP or SOCKET")]
     at: Option<PathBuf>,
     /// Print JSON
