@@ -22,50 +22,52 @@ const MIB: u64 = 1 << 20;
 #[command(after_help = "Examples:\n  \
     tare guest boot                                     a shell in a guest\n  \
     tare guest boot -- uname -a\n  \
-    tare guest boot --flavour swiotlb --json -- dmesg   with the bounce buffers' use in the report\n  \
+    tare guest boot --flavour swiotlb --json -- dmesg   bounce buffer use in the report\n  \
     tare guest boot --program nginx --network user -- nginx -v\n\n\
-    The guest has the newest kernel of /boot, busybox, the programs that are named, and this program\n\
-    as its first process. Nothing of the machine's disks is in it, and nothing is kept. It ends with\n\
-    the command, and with this program however that ends.\n\n\
-    Without a KVM that boots a guest in 6 s it is emulated: results are right, times mean nothing.\n\n\
-    Exit status: that of the command; 128 and the signal's number if one ended it; 2 wrong usage, or\n\
-    it could not run.")]
+    The guest contains the kernel, busybox, the named programs, and this program as its first \
+    process. It cannot access the disks of this machine, and it stores nothing. It ends when the \
+    command ends, and also when this program ends, for whatever reason.\n\n\
+    If KVM cannot boot a guest within 6 s, the guest is emulated: results are correct, but times \
+    are meaningless.\n\n\
+    Exit status: that of the command; 128 plus the number of the signal that ended the command; 2 \
+    usage error, or the guest could not run.")]
 pub(crate) struct Args {
-    /// The kind of isolation: plain, swiotlb (devices reach bounce buffers alone), sev-snp, tdx
+    /// Type of isolation: plain, swiotlb (devices can access only bounce buffers), sev-snp, tdx
     #[arg(long, value_name = "FLAVOUR", default_value = "plain")]
     flavour: Flavour,
-    /// Processors
+    /// Number of virtual processors
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=255))]
     vcpus: u16,
-    /// Memory, such as 1Gi
+    /// Memory size, such as 1Gi
     #[arg(long, value_name = "SIZE", default_value = "512Mi", value_parser = parse_bytes)]
     memory: u64,
-    /// The network: none, user (the host's, behind QEMU), or the name of a TAP device
+    /// Network: none, user (the host's network, through QEMU), or the name of a TAP device
     #[arg(long, value_name = "NETWORK", default_value = "none")]
     network: String,
-    /// A program of this machine that the guest has too, by name or path; may be given many times
+    /// Program of this machine to include in the guest, by name or path; may be repeated
     #[arg(long, value_name = "PROGRAM")]
     program: Vec<String>,
-    /// The accelerator: auto (kvm if it boots a guest in 6 s, else tcg), kvm, tcg (emulated)
+    /// Accelerator: auto (kvm if it boots a guest within 6 s, otherwise tcg), kvm, tcg (emulation)
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = ["auto", "kvm", "tcg"], hide_possible_values = true)]
     accelerator: String,
-    /// The longest time until the guest is ready, in seconds
+    /// Time limit for the boot of the guest, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
     boot_limit: u64,
-    /// The longest time until the end of the command, in seconds [default: none]
+    /// Time limit for the command, in seconds [default: none]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// The kernel's image, with --modules [default: $TARE_GUEST_KERNEL, or the
-    /// newest of /boot]
+    /// Kernel image, used together with --modules [default: $TARE_GUEST_KERNEL, or the newest
+    /// kernel in /boot]
     #[arg(long, value_name = "FILE", requires = "modules")]
     kernel: Option<PathBuf>,
-    /// The folder of its modules [default: $TARE_GUEST_MODULES]
+    /// Folder of the kernel's modules [default: $TARE_GUEST_MODULES]
     #[arg(long, value_name = "DIR", requires = "kernel")]
     modules: Option<PathBuf>,
-    /// Print a report as JSON instead of the command's standard output, which is part of it
+    /// Print a JSON report, which contains the standard output of the command, instead of that
+    /// output
     #[arg(long)]
     json: bool,
-    /// The command and its arguments [default: a shell]
+    /// Command to run and its arguments [default: a shell]
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

@@ -16,9 +16,9 @@ use clap::Subcommand;
 /// The subcommands of `tare guest`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Boot a guest from programs of this machine, and run a shell or a command in it
+    /// Boot a guest from this machine's kernel and programs, and run a shell or command in it
     Boot(boot::Args),
-    /// Measure what the time of a server in a guest is spent on
+    /// Measure where a server in a guest spends its time
     Breakdown(breakdown::command::Args),
 }
 

@@ -32,37 +32,38 @@ use crate::terminal;
     tare guest breakdown                            a plain guest, and one with bounce buffers\n  \
     tare guest breakdown --flavour swiotlb --vcpus 2 --rounds 3\n  \
     tare guest breakdown --server memcached --tls --size 262144\n  \
-    tare guest breakdown --lines                    the lines of the published breakdown\n  \
+    tare guest breakdown --lines                    lines of the published breakdown\n  \
     tare guest breakdown --json | jq '.[].parts.swiotlb'\n\n\
-    The server runs in the guest and is loaded from here, without probes and then with them; root\n\
-    is needed. A store gets one write to ten reads, of which a tenth hits, as published. Shares are of the time in which the guest had work. In an emulated guest counts are\n\
-    right, and cycles mean nothing.")]
+    The server runs in the guest; this machine generates the load, first without probes and then \
+    with them; root is required. A store gets one write for every ten reads, a tenth of which hit, \
+    as published. Shares are relative to the time in which the guest had work. In an emulated \
+    guest, counts are correct, but cycles are meaningless.")]
 pub(crate) struct Args {
-    /// The guests, with commas between them: plain, swiotlb, sev-snp, tdx [default: plain,swiotlb]
+    /// Guests to measure, comma-separated: plain, swiotlb, sev-snp, tdx [default: plain,swiotlb]
     #[arg(long, hide_default_value = true, value_name = "NAMES", value_delimiter = ',', default_values = ["plain", "swiotlb"])]
     flavour: Vec<Flavour>,
-    /// Measurements of each guest, with probes and without
+    /// Number of measurements of each guest, with probes and without
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Processors
+    /// Number of virtual processors
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     vcpus: u16,
-    /// Connections
+    /// Number of connections
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
-    /// The server: nginx, memcached, redis-server
+    /// Server to measure: nginx, memcached, redis-server
     #[arg(long, value_name = "NAME", default_value = "nginx", value_parser = server)]
     server: Server,
-    /// The server speaks TLS 1.3
+    /// Use TLS 1.3 between client and server
     #[arg(long)]
     tls: bool,
-    /// Bytes of nginx's document, or of a value
+    /// Size of nginx's document, or of a value, in bytes
     #[arg(long, value_name = "BYTES", default_value = "615", value_parser = parse_bytes)]
     size: u64,
-    /// Milliseconds of a load
+    /// Duration of each load, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     duration: u64,
-    /// Print the lines of the published breakdown instead of a table
+    /// Print lines in the format of the published breakdown instead of a table
     #[arg(long, conflicts_with = "json")]
     lines: bool,
     /// Print JSON
