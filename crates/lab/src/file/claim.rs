@@ -24,7 +24,7 @@ pub(super) fn read(
 ) -> Option<Claim> {
     let mut fields = Fields::open(node, "a table")?;
     let id = fields
-        .need("id", "a name of its own in the experiment")
+        .need("id", "an id that is unique in the experiment")
         .and_then(|node| node.id(false));
     let text = fields.line("text", "the claim in words");
     let source = fields
@@ -54,7 +54,7 @@ pub(super) fn read(
             if metric.across != Statistic::Median && *kind != "zero" {
                 node.reject(
                     format!("a claim about {}, which has another statistic across trials than the median", quoted(&metric.name)),
-                    "a metric without across: what is described by another statistic is shown and not judged",
+                    "a metric without across: a figure with another statistic is shown, but not judged",
                 );
                 return None;
             }
@@ -62,7 +62,7 @@ pub(super) fn read(
         }),
         [(first, _), rest @ ..] => {
             for (kind, node) in rest {
-                node.reject(format!("{kind} beside {first}"), "one kind of claim");
+                node.reject(format!("{kind} together with {first}"), "one kind of claim");
             }
             None
         }
@@ -104,7 +104,7 @@ struct Reader<'r> {
 
 impl Reader<'_> {
     fn kind(&self, kind: &str, node: &Node<'_>) -> Option<ClaimKind> {
-        let mut fields = Fields::open(node, &format!("a table: what {kind} speaks of"))?;
+        let mut fields = Fields::open(node, &format!("a table with the fields of {kind}"))?;
         // Each kind asks for all its keys first, so that one wrong value does not make the
         // others look unknown.
         let read = match kind {
@@ -463,7 +463,10 @@ impl Reader<'_> {
                 (Some(low?), Some(high?), node)
             }
             (_, _, Some(node)) => {
-                node.reject("between beside at_least or at_most", "one of the two ways");
+                node.reject(
+                    "between together with at_least or at_most",
+                    "one of the two forms",
+                );
                 return None;
             }
             (Some(low), Some(high), None) => {

@@ -16,7 +16,7 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
     let id = fields
         .need("id", "suite/name")
         .and_then(|node| node.id(true));
-    let title = fields.line("title", "one line for people");
+    let title = fields.line("title", "a title of one line");
     let source = fields.line("source", "the publication and the place in it");
     let driver = fields
         .need("driver", "the driver that runs a cell")
@@ -222,7 +222,7 @@ fn claims(
         if claims.iter().any(|other| other.id == claim.id) {
             item.field("id").unwrap_or(item).reject(
                 format!("a second {}", quoted(&claim.id)),
-                "an id of its own in the experiment",
+                "an id that is unique in the experiment",
             );
         }
         claims.push(claim);

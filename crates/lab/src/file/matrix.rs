@@ -135,8 +135,8 @@ fn rounds(node: &Node<'_>) -> Option<Rounds> {
         rounds
     };
     let mut fields = Fields::open(node, EXPECTED)?;
-    let least = fields.need("least", "the rounds that are always run");
-    let most = fields.need("most", "the rounds that are run at most");
+    let least = fields.need("least", "the minimum number of rounds");
+    let most = fields.need("most", "the maximum number of rounds");
     let least = least.and_then(|node| limit(&node, 1));
     let most = most.and_then(|node| limit(&node, least.unwrap_or(1)));
     fields.close();
@@ -306,7 +306,7 @@ fn range(name: &str, fields: &mut Fields<'_>, words: &Words<'_>) -> (Option<Vec<
     let times = fields.get("times").map(|node| (whole(&node, 2), node));
     let geometric = times.is_some();
     if let (Some(_), Some((_, node))) = (&step, &times) {
-        node.reject("times beside step", "one of the two");
+        node.reject("times together with step", "one of the two");
         return (None, geometric);
     }
     let (Some(from), Some(to)) = (from, to) else {

@@ -39,7 +39,7 @@ pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> (Vec<Metri
     let errors_before = experiment.report().count();
     let nodes = match (experiment.get("metric"), experiment.get("metrics")) {
         (Some(_), Some(many)) => {
-            many.reject("metrics beside metric", "one of the two");
+            many.reject("metrics together with metric", "one of the two");
             Vec::new()
         }
         (Some(one), None) => vec![one],
@@ -130,7 +130,7 @@ fn extract(node: &Node<'_>, words: &Words<'_>) -> Option<Extract> {
     let stream = fields.get("stream");
     let place = match (fields.get("json"), fields.get("regex")) {
         (Some(_), Some(regex)) => {
-            regex.reject("regex beside json", "one of the two");
+            regex.reject("regex together with json", "one of the two");
             None
         }
         (Some(json), None) => Some((Place::Json(json.string()?.to_owned()), json)),
@@ -266,7 +266,7 @@ pub(super) fn published(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) 
 
 fn published_one(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Option<Published> {
     let mut fields = Fields::open(node, "a table of the cell and its value")?;
-    let value = fields.need("value", "what the publication printed");
+    let value = fields.need("value", "the published value");
     let metric = fields.get("metric");
     let source = fields.get("source");
     let mut at = Parameters::new();
@@ -340,7 +340,7 @@ impl Cells<'_> {
                     at.insert(name.clone(), only.clone());
                 }
                 _ if self.matrix.sound => {
-                    fields.lacks(name, "the value on that axis to which this belongs");
+                    fields.lacks(name, "a value for that axis");
                     right = false;
                 }
                 _ => {}

@@ -133,7 +133,7 @@ fn document_of<'a>(
         if experiments.iter().any(|other| other.id == experiment.id) {
             node.field("id")
                 .unwrap_or(node)
-                .reject(format!("a second {:?}", experiment.id), "an id of its own");
+                .reject(format!("a second {:?}", experiment.id), "a unique id");
         }
         experiments.push(experiment);
     }

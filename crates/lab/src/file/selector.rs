@@ -145,7 +145,10 @@ impl<'a> Cells<'a> {
         for (name, node) in &entries {
             let read = if *name == BESIDE && may_name_reference {
                 if entries.len() > 1 {
-                    node.reject("a reference with axes", "it alone: a reference is one cell");
+                    node.reject(
+                        "a reference with axes",
+                        "a reference without axes: it is one cell",
+                    );
                     None
                 } else {
                     self.reference(node)

@@ -195,5 +195,5 @@ fn contradiction(name: &str, after: u32) -> String {
         format!(" {name}:")
     };
     let after = words::count(after as usize, "round");
-    format!("contradicted:{of} decided after {after}, and the later ones say otherwise, as if program or machine had changed")
+    format!("contradicted:{of} decided after {after}, and the later ones do not support it, as if program or machine had changed")
 }

@@ -87,7 +87,7 @@ fn an_id_is_given_once_in_a_file() {
     let errors = read(&[BASE, BASE].join("\n"), 2, Size::Quick).unwrap_err();
     assert_eq!(
         errors[0].to_string(),
-        "test.toml:19: experiment[1].id: found a second \"clio/processes\", expected an id of its own"
+        "test.toml:19: experiment[1].id: found a second \"clio/processes\", expected a unique id"
     );
     assert_eq!(errors.len(), 1);
 }
