@@ -96,7 +96,7 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
             temporary = tempfile::tempdir().with_context(|| {
                 let parent = std::env::temp_dir();
                 format!(
-                    "no directory for the run's files can be made in {}; --out DIR keeps them in \
+                    "no directory for the run's files can be created in {}; --out DIR keeps them in \
                      another",
                     parent.display()
                 )

@@ -57,7 +57,7 @@ fn list(all: &[Description]) -> String {
         .map(|one| [one.vocabulary.name.clone(), one.vocabulary.about.clone()])
         .collect();
     format!(
-        "{}\n`tare explain DRIVER` lists what an experiment may say to one.\n",
+        "{}\n`tare explain DRIVER` lists its parameters, metrics and counters.\n",
         table(&rows, "")
     )
 }

@@ -228,7 +228,7 @@ fn resume(path: &Path, drivers: &Drivers) -> anyhow::Result<RunDirectory> {
         };
         bail!(
             "{}: {} at {} {before} and cannot run any more: {reason}{}; without it the run cannot \
-             go on (`tare report` judges what is in)",
+             go on (`tare report` judges the trials that are done)",
             path.display(),
             lost.experiment,
             lost.at,

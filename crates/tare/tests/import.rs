@@ -98,7 +98,7 @@ fn import_reads_standard_input_and_refuses_what_it_cannot_read_with_the_line() {
         ),
         (
             &["import", "tdx-host.txt", "--out", "x", "--at", "x"],
-            "= between",
+            "expected NAME=VALUE",
         ),
     ] {
         let output = tare(Path::new(LOGS), arguments);

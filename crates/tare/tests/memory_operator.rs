@@ -85,7 +85,7 @@ fn spaces_of_clients_that_are_gone_are_listed_by_their_bytes_and_closed() {
     assert!(said.contains("\nspace     7004: 0.0 of"), "{said}");
     assert!(!said.contains("\nspace     7003"), "{said}");
     assert!(
-        said.contains("\n          and 3 spaces with no more"),
+        said.contains("\n          and 3 more spaces, none of them larger"),
         "{said}"
     );
     // Who may read the metrics need not know them.

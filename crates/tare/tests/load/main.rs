@@ -187,7 +187,7 @@ fn what_is_wrong_is_one_line_and_exit_code_2() {
                 "-d",
                 "1",
             ],
-            "each has to have a request",
+            "each must have a request",
         ),
         (
             &["memcached", "127.0.0.1", "--udp", "--trace", &trace],
@@ -256,7 +256,7 @@ fn the_highest_rate_that_keeps_an_objective_is_that_of_a_server_with_a_known_lim
             let done = run(&[&search[..], &rate].concat());
             let error = text(&done.stderr);
             if done.status.code() == Some(2) {
-                let is_slow = error.contains("each has to have a request");
+                let is_slow = error.contains("each must have a request");
                 let is_silent = error.contains("no response in a closed loop");
                 assert!(is_slow || is_silent, "{error}");
                 return false;

@@ -153,7 +153,7 @@ fn an_interface_without_a_carrier_is_waited_for_and_one_that_is_down_is_not() {
     };
     let (said, _) = refused("ip link set near0 down");
     assert!(
-        said.contains("near0 is down; take it up with `ip link set near0 up`"),
+        said.contains("near0 is down; bring it up with `ip link set near0 up`"),
         "{said}"
     );
     let (said, took) = refused(unplugged);

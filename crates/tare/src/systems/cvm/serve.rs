@@ -276,7 +276,7 @@ impl Args {
         if vcpus > 1 && 2 * vcpus > cpus {
             warnings.push(format!(
                 "warning: {vcpus} processors of the guest and as many threads of its host, on {cpus} \
-                 processors: they take turns, and more of them make nothing faster"
+                 processors: they share the processors, so more of them do not increase the speed"
             ));
         }
         if self.variant == BIFROST_UNPROTECTED {

@@ -176,7 +176,7 @@ impl Workload for CvmnetWrk {
         let bytes = load.responses * parameters.size.0;
         let work = after.work.saturating_sub(before.work).as_secs_f64();
         if work == 0.0 {
-            return Err(anyhow!("the server has taken no processor time").into());
+            return Err(anyhow!("the server has used no processor time").into());
         }
         Ok(WrkFigures {
             cpu_server_rate: bytes as f64 / work,
@@ -228,7 +228,7 @@ impl Running {
                 std::thread::sleep(TOLD);
                 let guest = report(socket)?
                     .guest
-                    .context("the guest has told nothing")?;
+                    .context("the guest has sent no message")?;
                 let work = guest.cpu_ns.saturating_sub(guest.polling_ns);
                 Ok(Counts {
                     work: Duration::from_nanos(work),

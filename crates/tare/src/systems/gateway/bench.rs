@@ -259,7 +259,7 @@ fn bind(cpu: usize) -> anyhow::Result<()> {
     }
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|e| anyhow!("cannot bind to CPU {cpu}: {e}; `nproc` says how many there are"))
+        .map_err(|e| anyhow!("cannot bind to CPU {cpu}: {e}; `nproc` prints their number"))
 }
 
 struct Report<'a> {

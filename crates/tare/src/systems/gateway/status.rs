@@ -74,7 +74,7 @@ fn table(report: &Report) -> String {
         report.status.routes.len()
     );
     if let Some(error) = &report.process.reload_error {
-        let _ = writeln!(text, "the file has changed and was refused: {error}");
+        let _ = writeln!(text, "the changed configuration file was rejected: {error}");
     }
     for (number, worker) in report.workers.iter().enumerate() {
         let cpu = worker

@@ -100,10 +100,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let image = initramfs.in_memory().context("the initramfs")?;
 
     let progress = bar();
-    progress.set_message("looking whether KVM boots a guest");
+    progress.set_message("checking whether KVM boots a guest");
     let reason = match args.accelerator.as_str() {
         "kvm" => None,
-        "tcg" => Some("asked for by --accelerator".into()),
+        "tcg" => Some("requested by --accelerator".into()),
         _ => try_kvm(&kernel, image.path()).err(),
     };
     let accelerator = Accelerator::for_times(reason.is_none());

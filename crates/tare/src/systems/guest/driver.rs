@@ -189,7 +189,7 @@ impl Workload for GuestWorkload {
             machine.need_guest(flavour, parameters.timed)?;
         }
         if parameters.timed {
-            let what = "so many processors of a guest, or threads of its server, need";
+            let what = "this number of virtual processors, or of server threads, needs";
             machine.need_cpus(parameters.vcpus, what)?;
         }
         // Of a server, and QEMU beside it.
@@ -384,7 +384,7 @@ mod tests {
                 &many,
                 tdx,
                 Some(
-                    "so many processors of a guest, or threads of its server, need 4 CPUs, this \
+                    "this number of virtual processors, or of server threads, needs 4 CPUs, this \
                      machine has 2"
                         .into(),
                 ),

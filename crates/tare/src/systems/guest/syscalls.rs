@@ -97,7 +97,7 @@ impl Workload for Syscalls {
     type Figures = SyscallTrial;
 
     fn check(parameters: &SyscallParameters, machine: &Machine) -> Result<(), Missing> {
-        machine.need_cpus(parameters.copies, "so many copies need")?;
+        machine.need_cpus(parameters.copies, "this number of copies needs")?;
         match parameters.place.flavour() {
             Some(flavour) => machine.need_guest(flavour, parameters.timed),
             None => Ok(()),

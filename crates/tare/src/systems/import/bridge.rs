@@ -75,7 +75,7 @@ pub(super) fn write(
     }
     if experiments.is_empty() {
         let (out, left_out) = (out.display(), joined(left_out));
-        bail!("{out}: the lab lacks the unit of every figure: {left_out}");
+        bail!("{out}: the lab does not support the unit of any figure: {left_out}");
     }
     let files: Vec<&str> = inputs.iter().map(|input| input.file.as_str()).collect();
     let files = files.join(", ");
@@ -125,12 +125,12 @@ pub(super) fn write(
     }
     if !left_out.is_empty() {
         let left_out = joined(left_out);
-        let why = "not in the run, because the lab lacks their unit";
+        let why = "not in the run, because the lab does not support their unit";
         terminal::say(&format!("tare: {why}: {left_out}"));
     }
     let out = out.display();
     terminal::say(&format!(
-        "tare: written; to see it: tare report {out} --cells"
+        "tare: run written; to show it: tare report {out} --cells"
     ));
     Ok(())
 }

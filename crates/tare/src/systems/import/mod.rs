@@ -73,7 +73,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => {
             Ok((name.to_owned(), value.to_owned()))
         }
-        _ => Err("expected two words and = between them".to_owned()),
+        _ => Err("expected NAME=VALUE".to_owned()),
     }
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !refused.is_empty() {
         terminal::say(&refused.join("\n"));
         if args.out.is_some() {
-            terminal::say("tare: no run was written, for it would lack what could not be read");
+            terminal::say("tare: no run was written, because some input could not be read");
         }
         return Ok(ExitCode::from(REFUSED));
     }
@@ -135,7 +135,7 @@ fn text(inputs: &[Input], findings: &[Finding]) -> String {
     }
     match findings.len() {
         0 if out.is_empty() => {}
-        0 => out.push_str("Nothing is wrong with these figures that can be seen in them.\n"),
+        0 => out.push_str("No errors were found in these figures.\n"),
         1 => out.push_str("1 finding\n"),
         n => drop(writeln!(out, "{n} findings")),
     }
@@ -190,10 +190,7 @@ fn figures(out: &mut String, input: &Input, run: &Run) {
     }
     let progress = run.records.iter().filter(is_progress).count();
     if progress > 0 {
-        let _ = writeln!(
-            out,
-            "  and {progress} figures of its progress, which --json has"
-        );
+        let _ = writeln!(out, "  and {progress} progress figures, shown by --json");
     }
     out.push('\n');
 }

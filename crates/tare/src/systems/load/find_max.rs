@@ -139,7 +139,7 @@ pub(super) fn run<P: Protocol + Clone + Sync>(
     ensure!(
         highest > one,
         "--find-max: found {} requests per second as the highest rate, expected more than {}: the \
-         first trials take {shortest:?}, and each has to have a request; give a higher --rate or a \
+         first trials take {shortest:?}, and each must have a request; give a higher --rate or a \
          longer --duration",
         significant(highest),
         significant(one)

@@ -106,7 +106,7 @@ pub(super) fn text(target: &Target, options: &Options, done: &Done) -> String {
     );
     let missing = || "none".to_string();
     if *resent > 0 {
-        let closed = "since the server closed their connection in good order";
+        let closed = "because the server closed the connection properly";
         line("sent again", format!("{resent} requests, {closed}"));
     }
     let rate = record

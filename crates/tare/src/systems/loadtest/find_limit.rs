@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Algorithm::Mlr => {
             let mut search = mlr(args, HALF)?;
             let mut bench = bench(args, MLR_TRIALS_EXPECTED)?;
-            run_mlr(&mut bench, &mut search, "asked for (--algorithm mlr)")
+            run_mlr(&mut bench, &mut search, "requested by --algorithm mlr")
         }
     }
 }
@@ -139,7 +139,7 @@ fn bisect(args: &Args) -> anyhow::Result<ExitCode> {
     let why = match args.algorithm {
         Algorithm::Auto if args.exec.is_some() => "--exec decides",
         Algorithm::Auto => "no trial contradicts another",
-        _ => "asked for (--algorithm bisect)",
+        _ => "requested by --algorithm bisect",
     };
     if !args.setup.json {
         // Not in the report, which is that of `snabb loadtest`.
@@ -213,7 +213,7 @@ fn goal_line(result: &GoalResult) -> String {
         (true, ..) => "",
         (_, None, _) => " (irregular: every load lost too much)",
         (_, _, None) => " (irregular: the highest rate tested passed)",
-        _ => " (irregular: the bounds are further apart than asked)",
+        _ => " (irregular: the bounds are further apart than requested)",
     };
     format!(
         "{}: lower bound {} Gbps, upper bound {} Gbps, conditional throughput {} Gbps{irregular}",

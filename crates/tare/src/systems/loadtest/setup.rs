@@ -205,7 +205,7 @@ impl Setup {
                 .position(|i| i.index() == interface.index());
             if let Some(same) = same {
                 let other = names[same];
-                bail!("{other} and {name} are the same interface; name it the same way each time");
+                bail!("{other} and {name} are the same interface; use the same name each time");
             }
             wait_until_up(&interface, names[n])?;
             interfaces.push(interface);
@@ -347,7 +347,7 @@ fn wait_until_up(interface: &Interface, name: &str) -> anyhow::Result<()> {
     while !interface.is_up().with_context(missing)? {
         if !interface.is_taken_up().with_context(missing)? {
             let device = interface.name();
-            bail!("{name} is down; take it up with `ip link set {device} up`");
+            bail!("{name} is down; bring it up with `ip link set {device} up`");
         }
         let waited = begin.elapsed();
         if waited > CARRIER_WAIT {
@@ -367,7 +367,7 @@ fn wait_until_up(interface: &Interface, name: &str) -> anyhow::Result<()> {
 
 /// The context of the error of an interface that does not answer.
 fn gone(name: &str) -> String {
-    format!("{name}: expected an interface that stays until the test is over")
+    format!("{name}: expected an interface that exists until the test ends")
 }
 
 fn read(path: &str) -> anyhow::Result<Vec<Vec<u8>>> {

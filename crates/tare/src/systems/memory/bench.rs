@@ -80,7 +80,7 @@ pub(crate) struct Args {
     /// Seconds per row
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
     duration: f64,
-    /// How to wait for an answer
+    /// Waiting strategy for answers
     #[arg(long, value_enum, default_value_t = Wait::Busy)]
     wait: Wait,
     /// Encrypt, with the node's secret in this file, from which the capability of each session is

@@ -97,6 +97,7 @@ fn read<T: FromStr<Err = TextError>>(
     check(&content.metadata).with_context(|| path.display().to_string())?;
     let bytes = Zeroizing::new(content.bytes);
     let text = std::str::from_utf8(&bytes).ok();
-    let text = text.with_context(|| format!("{}: not a text", path.display()))?;
+    let text =
+        text.with_context(|| format!("{}: found binary data, expected text", path.display()))?;
     text.parse().with_context(|| path.display().to_string())
 }

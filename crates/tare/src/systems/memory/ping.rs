@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Seconds between two round trips
     #[arg(short, long, value_name = "SECONDS", default_value_t = 0.5)]
     interval: f64,
-    /// How to wait for the answer
+    /// Waiting strategy for the answer
     #[arg(long, value_enum, default_value_t = Wait::Blocking)]
     wait: Wait,
     /// Encrypt, with the capability of an address space in this file

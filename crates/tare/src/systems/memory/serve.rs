@@ -85,7 +85,7 @@ pub(crate) struct Args {
     /// Number of threads that answer requests, each with its own socket
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     cores: u16,
-    /// How to wait for requests
+    /// Waiting strategy while there are no requests
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     wait: Wait,
     /// Maximum datagram length in bytes; the network must carry it without fragmentation [default:
@@ -353,8 +353,8 @@ fn preset(text: &str) -> Result<Preset, String> {
     }
     if end > CHOSEN.start {
         return Err(format!(
-            "found \"{text}\", expected a range that ends at {:#x} or before: from there on are the \
-             addresses that the node chooses",
+            "found \"{text}\", expected a range that ends at {:#x} or before: the node itself \
+             chooses the addresses from there on",
             CHOSEN.start
         ));
     }

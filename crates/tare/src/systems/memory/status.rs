@@ -189,7 +189,7 @@ fn text(report: &Report) -> String {
     if others > 0 {
         let _ = writeln!(
             text,
-            "          and {others} spaces with no more than these"
+            "          and {others} more spaces, none of them larger"
         );
     }
     let _ = writeln!(

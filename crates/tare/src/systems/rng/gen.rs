@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .as_deref()
         .filter(|path| path.as_os_str() != "-");
     if args.output.is_none() && io::stdout().is_terminal() {
-        bail!("standard output is a terminal; name a file with -o FILE, or -o - to write to it all the same");
+        bail!("standard output is a terminal; name a file with -o FILE, or use -o - to write to it anyway");
     }
     if file.is_some() && args.bytes.is_none() {
         bail!("a file needs a length: -n BYTES");

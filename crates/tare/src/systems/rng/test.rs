@@ -248,7 +248,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     if extent == Extent::Once && !args.external.tools.is_empty() {
         findings.left_out = Some(
-            "other batteries were not run: what has no length is read once; write it to a file first",
+            "other batteries were not run: a stream without a length can be read only once; write it to a file first",
         );
     } else {
         others(args, &subject, extent, &mut findings)?;

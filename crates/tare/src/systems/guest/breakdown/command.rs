@@ -138,7 +138,7 @@ pub(in crate::systems::guest) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Err(again.exec()).context("unshare");
     }
     let progress = bar();
-    progress.set_message("looking whether KVM boots a guest");
+    progress.set_message("checking whether KVM boots a guest");
     let kernel = Kernel::installed()?;
     let image = Initramfs::new(&own, &kernel)?.in_memory()?;
     let reason = try_kvm(&kernel, image.path()).err();

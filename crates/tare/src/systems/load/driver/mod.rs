@@ -144,7 +144,7 @@ impl Workload for Load {
             return Err(mistake("pace", "open", &expected));
         }
         if !(parameters.share > 0.0 && parameters.share <= 1.0) {
-            let expected = "a part above 0 and up to 1";
+            let expected = "a fraction above 0 and up to 1";
             return Err(mistake("share", parameters.share, expected));
         }
         let sets = parameters.sets;

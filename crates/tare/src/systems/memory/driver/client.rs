@@ -62,7 +62,7 @@ pub(super) struct Place<'a> {
 impl Place<'_> {
     fn text(&self, name: &str) -> anyhow::Result<&str> {
         let text = self.described.get(name).and_then(|value| value.as_str());
-        text.with_context(|| format!("the node's side did not say its {name}"))
+        text.with_context(|| format!("the node's side did not report its {name}"))
     }
 
     /// Returns the address of the worker that a thread of the client asks.
@@ -131,7 +131,7 @@ pub(super) fn measure(
     let is_xdp = parameters.transport == Transport::Xdp;
     let pid = described.get("pid").and_then(|pid| pid.as_u64());
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
-    let pid = pid.context("the node's side did not say its pid")?;
+    let pid = pid.context("the node's side did not report its pid")?;
     parameters.network.join(pid, is_xdp)?;
     let (own_cpu, other_cpus) = placement.threads.split_first().context("no processor")?;
     pin(*own_cpu)?;
@@ -273,7 +273,7 @@ fn mac(described: &Ready) -> anyhow::Result<[u8; 6]> {
     let bytes: Vec<u8> = bytes.filter_map(|byte| u8::try_from(byte).ok()).collect();
     let mac = <[u8; 6]>::try_from(bytes);
     mac.ok()
-        .context("the node's side did not say its MAC address")
+        .context("the node's side did not report its MAC address")
 }
 
 /// Makes so many exchanges of the reference, one after the other; returns their time.

@@ -93,7 +93,7 @@ impl Control {
     pub(super) fn open(ready: &Ready) -> anyhow::Result<Control> {
         let number = |name: &str| {
             let value = ready.get(name).and_then(|value| value.as_u64());
-            value.with_context(|| format!("the node's side did not say its {name}"))
+            value.with_context(|| format!("the node's side did not report its {name}"))
         };
         let path = format!("/proc/{}/fd/{}", number("pid")?, number("control")?);
         let file = std::fs::File::options()

@@ -266,7 +266,7 @@ impl Workload for Farmem {
             ));
         }
         if !(0.0..=0.5).contains(&parameters.loss) {
-            return Err(mistake("loss", parameters.loss, "a part from 0 to 0.5"));
+            return Err(mistake("loss", parameters.loss, "a fraction from 0 to 0.5"));
         }
         if parameters.loss > 0.0 && parameters.sessions > 1000 {
             let found = parameters.sessions as i64;
@@ -276,7 +276,7 @@ impl Workload for Farmem {
             return Err(mistake(
                 "share",
                 parameters.share,
-                "a part from 0 to below 1",
+                "a fraction of at least 0 and below 1",
             ));
         }
         if parameters.storm == Switch::On && (parameters.outstanding > 1 || parameters.share > 0.0)

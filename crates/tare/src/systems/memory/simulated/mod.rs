@@ -90,7 +90,7 @@ impl Workload for FarmemSimulated {
             return Err(mistake("size", found.as_str(), "\"1 B\" to \"1 MiB\""));
         }
         if !(0.0..=0.5).contains(&parameters.loss) {
-            return Err(mistake("loss", parameters.loss, "a part from 0 to 0.5"));
+            return Err(mistake("loss", parameters.loss, "a fraction from 0 to 0.5"));
         }
         if parameters.line.0 < 1_000_000 {
             let found = format!("{} bit/s", parameters.line.0);

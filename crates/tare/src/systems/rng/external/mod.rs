@@ -176,7 +176,7 @@ pub(crate) fn judge(
     };
     let seconds = from.elapsed().as_secs_f64();
     if Instant::now() >= until && judged.status == Status::Inconclusive {
-        judged.summary = format!("no result after {} s; give it more --time", time.as_secs());
+        judged.summary = format!("no result after {} s; increase --time", time.as_secs());
     } else if Instant::now() >= until {
         judged
             .summary
