@@ -48,7 +48,7 @@ pub(crate) fn allow_descriptors(count: u64) {
     }
 }
 
-/// Allows this process as many descriptors as so many sockets need in addition to those that it has.
+/// Raises the limit of open descriptors by what so many more sockets need.
 ///
 /// # Errors
 /// The system does not let it have as many.
