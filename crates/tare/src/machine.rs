@@ -12,6 +12,7 @@ use tare_guest::kernel::Kernel;
 use tare_guest::version::Version;
 use tare_guest::Flavour;
 use tare_lab::driver::Missing;
+use tare_memory::Meminfo;
 use tare_rdrand::processor::{self, RDSEED_SWITCH};
 use tare_rdrand::Instruction;
 
@@ -364,12 +365,7 @@ fn has_kvm() -> bool {
 
 /// Returns the bytes of memory that programs can still take; `None` if the kernel does not say.
 fn free_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib << 10)
+    Meminfo::read().bytes("MemAvailable")
 }
 
 /// Returns true if a server says that it has TLS.

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tare_memory::Meminfo;
+
 /// The bytes that a process can still get, and what bounds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -17,14 +19,14 @@ pub struct Room {
 /// is set aside for huge pages counts as room, as do swap space and, in a control group, what it
 /// uses already: what is refused could not be had at all.
 pub(super) fn available() -> Option<Room> {
-    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let info = Meminfo::read();
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let system = Room {
         bytes: of_system(&info)?,
         bound: "the memory that is available",
     };
     // Pages that the system has set aside are not counted by the control group.
-    if field(&info, "Hugetlb:") > Some(0) {
+    if info.bytes("Hugetlb") > Some(0) {
         return Some(system);
     }
     let limits = limit_files(&groups).into_iter();
@@ -39,16 +41,10 @@ pub(super) fn available() -> Option<Room> {
         .min_by_key(|room| room.bytes)
 }
 
-fn of_system(info: &str) -> Option<u64> {
-    let more = ["Hugetlb:", "SwapFree:"].map(|name| field(info, name).unwrap_or(0));
-    field(info, "MemAvailable:")?.checked_add(more[0].checked_add(more[1])?)
-}
-
-/// Returns a field of `/proc/meminfo`, in bytes.
-fn field(info: &str, name: &str) -> Option<u64> {
-    let line = info.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
+fn of_system(info: &Meminfo) -> Option<u64> {
+    let more = ["Hugetlb", "SwapFree"].map(|name| info.bytes(name).unwrap_or(0));
+    info.bytes("MemAvailable")?
+        .checked_add(more[0].checked_add(more[1])?)
 }
 
 /// Returns the files that may have the limits of the process's control groups, of both versions:
@@ -83,16 +79,12 @@ mod tests {
 
     #[test]
     fn what_is_available_has_swap_and_huge_pages_in_it() {
+        let of_system = |info: &str| of_system(&Meminfo::from(info.to_owned()));
         let info = "MemTotal: 9 kB\nMemAvailable:    100 kB\nSwapFree:  20 kB\nHugetlb:   3 kB\n";
         assert_eq!(of_system(info), Some(123 << 10));
         assert_eq!(of_system("MemAvailable: 7 kB\n"), Some(7 << 10));
-        for wrong in [
-            "",
-            "MemAvailable: x kB",
-            "MemAvailable: 99999999999999999999 kB",
-        ] {
-            assert_eq!(of_system(wrong), None);
-        }
+        // Swap space alone is no answer.
+        assert_eq!(of_system("SwapFree: 20 kB\n"), None);
         let room = available().unwrap();
         assert!(room.bytes > 0, "{room:?}");
     }

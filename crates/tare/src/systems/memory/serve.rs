@@ -13,7 +13,7 @@ use tare_farmem::daemon::{self, Listen, Options};
 use tare_farmem::memory::{Preset, CHOSEN};
 use tare_farmem::operation::{PageSize, SpaceId};
 use tare_farmem::transport::Waiting;
-use tare_memory::Pages;
+use tare_memory::{Meminfo, Pages};
 
 use super::keygen::read_secret;
 use crate::daemon::DaemonArgs;
@@ -210,7 +210,7 @@ fn remedied(args: &Args, error: &daemon::Error) -> anyhow::Error {
             if source.kind() == io::ErrorKind::OutOfMemory =>
         {
             let found = args.memory;
-            let most = match available() {
+            let most = match Meminfo::read().bytes("MemAvailable") {
                 Some(bytes) => format!("{bytes} bytes at most, which are available"),
                 None => "no more than is available".to_owned(),
             };
@@ -221,14 +221,6 @@ fn remedied(args: &Args, error: &daemon::Error) -> anyhow::Error {
         }
         error => anyhow!("{error}"),
     }
-}
-
-/// Returns the memory that is available on this machine, in bytes.
-fn available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib << 10)
 }
 
 /// Reads the memory for pages.

@@ -1,6 +1,5 @@
 //! The memory, the lengths and the processors of a trial, which both of its sides must agree on.
 
-use std::fs;
 use std::time::Duration;
 
 use rustix::thread::{sched_getaffinity, CpuSet};
@@ -8,6 +7,7 @@ use rustix::time::{clock_gettime, ClockId};
 use tare_farmem::protocol::{Secret, REQUEST_HEADER, RESPONSE_HEADER};
 use tare_farmem::transport::Waiting;
 use tare_lab::driver::Missing;
+use tare_memory::Meminfo;
 
 use super::super::layout::{Direction, Layout};
 use super::control::Phase;
@@ -61,8 +61,7 @@ pub(super) fn check_memory(parameters: &FarmemParameters) -> Result<(), Missing>
     if parameters.misses == Switch::On {
         needed += Misses::bytes(parameters.order);
     }
-    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    match available(&info) {
+    match Meminfo::read().bytes("MemAvailable") {
         Some(available) if available < needed => Err(Missing {
             reason: format!(
                 "{} MiB of memory are available, expected {} MiB",
@@ -73,15 +72,6 @@ pub(super) fn check_memory(parameters: &FarmemParameters) -> Result<(), Missing>
         }),
         _ => Ok(()),
     }
-}
-
-/// Reads the bytes of memory that programs can still get.
-fn available(info: &str) -> Option<u64> {
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 impl FarmemParameters {
@@ -180,20 +170,6 @@ pub(super) fn processor_time() -> anyhow::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_memory_that_programs_can_get_is_read_in_bytes() {
-        let info = "MemTotal:       24576000 kB\nMemAvailable:   1024 kB\nBuffers: 1 kB\n";
-        assert_eq!(available(info), Some(1 << 20));
-        for none in [
-            "",
-            "MemAvailable:",
-            "MemAvailable: x kB",
-            "MemAvailable: 18446744073709551615 kB",
-        ] {
-            assert_eq!(available(none), None, "{none}");
-        }
-    }
 
     #[test]
     fn each_thread_has_a_processor_and_the_node_what_is_left() {
