@@ -366,7 +366,7 @@ title   = "Memory"
 source  = "the test"
 driver  = "command"
 fixed   = { command = "sh -c 'head -c {bytes} /dev/zero | tail -c {bytes} > /dev/null'" }
-matrix  = { bytes = [3000000, 30000000] }
+matrix  = { bytes = [6000000, 30000000] }
 metrics = [{ name = "peak_memory", unit = "MB", better = "lower" }]
 "#;
     fs::write(folder.path().join("small.toml"), experiment).unwrap();
@@ -380,7 +380,9 @@ metrics = [{ name = "peak_memory", unit = "MB", better = "lower" }]
             .as_f64()
             .unwrap_or_else(|| panic!("{result:#}"))
     };
-    assert!((3.0..8.0).contains(&peak(0)), "{}", peak(0));
+    // Without optimization `tare` has 3.4 MB to inherit, and with what is added for a child and for
+    // the kernel's error, 4.4 MB are the least that is known.
+    assert!((6.0..11.0).contains(&peak(0)), "{}", peak(0));
     assert!((30.0..50.0).contains(&peak(1)), "{}", peak(1));
 }
 
