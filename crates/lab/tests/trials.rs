@@ -326,7 +326,7 @@ fn every_program_has_its_processor_time_memory_switches_and_faults() {
     assert!((60e6..90e6).contains(&value("peak_memory")), "{values:?}");
     assert!(value("minor_faults") > 60e6 / 4096.0, "{values:?}");
     assert!(value("context_switches") >= 3.0, "{values:?}");
-    // 8 MB are seen although this process has as much, which the child does not inherit.
+    // A small one is known, too; the tests of `tare run` have one that is smaller than `tare`.
     let small = "head -c 8000000 /dev/zero | tail -c 8000000 > /dev/null";
     let small = self::values(&invocation(small), &[named("peak_memory", Unit::Bytes)]);
     assert!((8e6..14e6).contains(&small["peak_memory"]), "{small:?}");
