@@ -2,13 +2,10 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::Signal;
 use serde_json::Value;
 use tare_farmem::operation::SpaceId;
 use tare_farmem::session::{connect, Error, Options};
@@ -18,11 +15,8 @@ mod memory_common;
 #[path = "memory_common/node.rs"]
 mod node;
 
-use memory_common::{answered, is_too_slow, is_unanswered};
+use memory_common::{answered, is_too_slow};
 use node::{metrics_page, patient, run, text, Node};
-
-/// The time within which a benchmark has opened a space, on a busy machine too.
-const OPENED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Repeats what may be done twice, while the node is too slow.
 fn repeated<T>(mut act: impl FnMut() -> Result<T, Error>) -> T {
@@ -143,131 +137,6 @@ fn datagrams_are_long_between_programs_of_one_machine_and_as_short_as_the_option
             least.iter().all(|count| expected.contains(count)),
             "{listen} {arguments:?}: {least:?}"
         );
-    }
-}
-
-#[test]
-fn the_lines_of_the_documents_tests_are_a_format() {
-    let folder = TempDir::new().unwrap();
-    let node = Node::start(folder.path(), &[]);
-    let url = node.url();
-    let common = [
-        "bench", &url, "-d", "0.02", "--format", "clio", "--wait", "blocking",
-    ];
-    let failed = Cell::new(0);
-    let run = |arguments: &[&str]| {
-        let done = run(arguments);
-        failed.set(failed.get() + u64::from(!done.status.success()));
-        done
-    };
-    let sessions = [&common[..], &["--sessions", "1,8", "--order", "3"]].concat();
-    let sessions = answered(|| run(&sessions));
-    let sessions = text(&sessions.stdout);
-    let lines: Vec<&str> = sessions.lines().collect();
-    assert_eq!(lines.len(), 5, "{sessions}");
-    assert!(
-        lines[0].starts_with("nr_sessions:    1 avg_Write: "),
-        "{sessions}"
-    );
-    assert!(
-        lines[3].starts_with("nr_sessions:    8 avg_Read: "),
-        "{sessions}"
-    );
-    assert!(lines[3].ends_with(" Mbps"), "{sessions}");
-    assert_eq!(lines[4], "All tests are done.");
-    let form = |more: &[&str]| {
-        let done = answered(|| run(&[&common[..], more].concat()));
-        // Of figures the number of digits is the machine's.
-        let lines = text(&done.stdout);
-        let digits = |c: char| c.is_ascii_digit() || c == '.' || c == ' ';
-        lines
-            .lines()
-            .map(|line| line.split(digits).collect::<String>())
-            .collect::<Vec<_>>()
-    };
-    let ended = "Alltestsaredone";
-    assert_eq!(
-        form(&["--order", "0,7"]),
-        [
-            "nr_pte_order:avg_WRITE:ns",
-            "nr_pte_order:avg_WRITE:ns",
-            "nr_pte_order:avg_READ:ns",
-            "nr_pte_order:avg_READ:ns",
-            ended,
-        ]
-    );
-    assert_eq!(
-        form(&["--op", "write", "--size", "4,64"]),
-        [
-            "size:avg_WRITE:nsThroughput:Mbps",
-            "size:avg_WRITE:nsThroughput:Mbps",
-            ended,
-        ]
-    );
-    let threads = "#nr_theads=Latencyread=write=nsThroughputread=write=Mbps";
-    assert_eq!(form(&["--threads", "1,2"]), [threads, threads, ended]);
-    assert_eq!(
-        form(&["--op", "read", "--threads", "1,2"]).first().unwrap(),
-        "#nr_theads=Latencyread=nsThroughputread=Mbps"
-    );
-    let two = run(&[&common[..], &["--order", "0,1", "--size", "4,64"]].concat());
-    assert_eq!(two.status.code(), Some(2));
-    let said = text(&two.stderr);
-    assert!(
-        said.contains("the lines of the document have one axis"),
-        "{said}"
-    );
-    // Each closed its spaces, except those that a busy machine gave up; the last was refused.
-    let most = 8 * (failed.get() - 1);
-    let spaces = node.status()["memory"]["spaces"].as_u64().unwrap();
-    assert!(spaces <= most, "{spaces} spaces of at most {most}");
-}
-
-#[test]
-fn a_benchmark_allows_itself_the_descriptors_of_its_sessions_or_says_how_many_it_needs() {
-    let folder = TempDir::new().unwrap();
-    let node = Node::start(folder.path(), &["--timeout", "60"]);
-    let bench = |limit: &str| {
-        let program = env!("CARGO_BIN_EXE_tare");
-        let (url, script) = (node.url(), format!("ulimit {limit}; exec \"$@\""));
-        let mut command = Command::new("sh");
-        command.args(["-c", &script, "sh", program, "memory", "bench", &url]);
-        command.args(["--sessions", "60", "--threads", "2", "--order", "0"]);
-        command.args(["-d", "0.02", "--op", "read", "--wait", "blocking"]);
-        command.stdin(Stdio::null()).output().expect("a shell")
-    };
-    let done = answered(|| bench("-S -n 64"));
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    let refused = bench("-n 64");
-    let said = text(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("found a limit of 64 open files, expected "),
-        "{said}"
-    );
-    let needed = said.trim_end().rsplit("120 sockets: ulimit -n ").next();
-    let needed: u64 = needed.unwrap().parse().expect(&said);
-    let done = answered(|| bench(&format!("-n {needed}")));
-    assert!(done.status.success(), "{}", text(&done.stderr));
-}
-
-#[test]
-fn a_benchmark_that_fails_closes_its_spaces() {
-    let folder = TempDir::new().unwrap();
-    let node = Node::start(folder.path(), &["--quota", "1Mi"]);
-    let url = node.url();
-    // Over the quota.
-    let bench = ["bench", &url, "--order", "10", "--sessions", "2"];
-    let bench = [&bench[..], &["-d", "0.02", "--wait", "blocking"]].concat();
-    for threads in ["1", "2"] {
-        let failed = run(&[&bench[..], &["--threads", threads]].concat());
-        assert_eq!(failed.status.code(), Some(2), "{}", text(&failed.stdout));
-        assert!(
-            text(&failed.stderr).contains("quota"),
-            "{}",
-            text(&failed.stderr)
-        );
-        assert_eq!(node.status()["memory"]["spaces"], 0, "{threads} threads");
     }
 }
 
@@ -516,157 +385,6 @@ fn a_network_is_served_without_encryption_only_if_that_is_said() {
         error.contains("is not loopback") && error.contains("--insecure"),
         "{error}"
     );
-}
-
-#[test]
-fn a_measurement_that_is_interrupted_leaves_no_space_behind() {
-    let folder = TempDir::new().unwrap();
-    let node = Node::start(folder.path(), &[]);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
-    command.args(["memory", "bench", &node.url(), "--wait", "blocking"]);
-    command.args(["-d", "3600"]).stdout(Stdio::null());
-    let mut bench = command.stderr(Stdio::piped()).spawn().expect("tare runs");
-    let from = Instant::now();
-    while node.status()["memory"]["spaces"] == 0 {
-        let ended = bench.try_wait().unwrap();
-        assert!(ended.is_none(), "{ended:?}");
-        assert!(from.elapsed() < OPENED_WITHIN, "no space is opened");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
-    // A slow node may not answer the last requests in time: then it keeps the space.
-    if output.status.code() == Some(130) {
-        assert_eq!(node.status()["memory"]["spaces"], 0);
-    } else {
-        let said = text(&output.stderr);
-        assert!(is_too_slow(&said), "{}: {said}", output.status);
-    }
-}
-
-/// Measures writes at a node that stops and goes on, after which the measurement is interrupted;
-/// returns what it printed, and its standard error.
-fn bench_of_a_node_that_stops(node: &Node, arguments: &[&str]) -> (String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
-    command.args(["memory", "bench", &node.url(), "--wait", "blocking"]);
-    command
-        .args(["-d", "3600", "--op", "write"])
-        .args(arguments);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let bench = command.spawn().expect("tare runs");
-    let executed = || node.status()["node"]["executed"].as_u64().unwrap();
-    let from = Instant::now();
-    // An open, an allocation, every page, and some.
-    while executed() < 200 {
-        assert!(from.elapsed() < OPENED_WITHIN, "nothing is measured");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let pid = Pid::from_child(&node.child);
-    kill_process(pid, Signal::STOP).unwrap();
-    // Several times the limit after which operations are given up.
-    std::thread::sleep(Duration::from_millis(500));
-    kill_process(pid, Signal::CONT).unwrap();
-    let before = executed();
-    while executed() < before + 100 {
-        assert!(
-            from.elapsed() < OPENED_WITHIN,
-            "nothing is measured any more"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
-    (text(&output.stdout), text(&output.stderr))
-}
-
-#[test]
-fn operations_that_failed_are_counted_beside_the_documents_lines() {
-    let folder = TempDir::new().unwrap();
-    let node = Node::start(folder.path(), &["--timeout", "0.1"]);
-    let clio = ["--format", "clio", "--order", "3"];
-    let mut runs = (0..5).map(|_| bench_of_a_node_that_stops(&node, &clio));
-    // A busy machine may let it end before its first line.
-    let (printed, said) = runs
-        .find(|(printed, _)| !printed.is_empty())
-        .expect("a measurement of five that prints a line");
-    assert!(
-        printed.starts_with("nr_sessions:    1 avg_Write: "),
-        "{printed}"
-    );
-    let counted = said.lines().find(|line| line.ends_with(" failed"));
-    let counted = counted.unwrap_or_else(|| panic!("{said}"));
-    assert!(counted.starts_with("tare: write: 0 wrong, "), "{said}");
-    assert!(!counted.contains(" 0 failed"), "{said}");
-    assert!(said.contains("tare memory serve --timeout 2"), "{said}");
-}
-
-#[test]
-fn a_measurement_says_which_spaces_stay_at_a_node_that_does_not_answer() {
-    let folder = TempDir::new().unwrap();
-    let node = Node::start(folder.path(), &["--timeout", "0.1"]);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
-    command.args(["memory", "bench", &node.url(), "--wait", "blocking"]);
-    command.args(["-d", "3600", "--op", "read"]);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let bench = command.spawn().expect("tare runs");
-    let from = Instant::now();
-    while node.status()["memory"]["spaces"] == 0 {
-        assert!(from.elapsed() < OPENED_WITHIN, "no space is opened");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let node_pid = Pid::from_child(&node.child);
-    kill_process(node_pid, Signal::STOP).unwrap();
-    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
-    kill_process(node_pid, Signal::CONT).unwrap();
-    let said = text(&output.stderr);
-    assert!(matches!(output.status.code(), Some(1 | 2)), "{said}");
-    let kept = said
-        .lines()
-        .find(|line| line.contains("1 address space may stay"));
-    let kept = kept.unwrap_or_else(|| panic!("{said}"));
-    let close = kept.split("tare memory ").nth(1).unwrap();
-    let close: Vec<&str> = close.split(' ').collect();
-    let closed = answered(|| run(&close));
-    // The node may have executed one of those that were given up.
-    assert!(matches!(closed.status.code(), Some(0 | 1)), "{kept}");
-    assert_eq!(node.status()["memory"]["spaces"], 0, "{kept}");
-}
-
-#[test]
-fn a_measurement_waits_for_a_node_that_is_starting() {
-    let folder = TempDir::new().unwrap();
-    // Below the ports that the kernel gives to the sockets of other tests meanwhile.
-    let first = std::process::id() as u16 % 1000;
-    let mut ports = (0..1000).map(|n| 20_000 + (first + n) % 1000);
-    let unused = ports.find(|port| UdpSocket::bind(("127.0.0.1", *port)).is_ok());
-    let listen = format!("127.0.0.1:{}", unused.expect("a free port"));
-    let shm = folder.path().join("node.shm");
-    let shm = shm.to_str().unwrap();
-    let urls = [format!("udp://{listen}"), format!("shm:{shm}")];
-    let mut benches = urls.map(|url| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
-        command.args(["memory", "bench", &url, "--wait", "blocking"]);
-        command.args(["-d", "0.02", "--connect-timeout", "300", "--json"]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("tare runs")
-    });
-    let mut said = benches.each_mut().map(|bench| {
-        let mut lines = BufReader::new(bench.stderr.take().unwrap());
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        assert!(line.contains("does not answer yet; waiting"), "{line}");
-        lines
-    });
-    let _node = Node::start_at(&listen, folder.path(), &["--shm", shm]);
-    for (bench, rest) in benches.into_iter().zip(&mut said) {
-        let mut error = String::new();
-        rest.read_to_string(&mut error).unwrap();
-        let output = bench.wait_with_output().unwrap();
-        // It may give up an operation, but not the wait for the node.
-        let is_done = output.status.success() || is_unanswered(&output) || is_too_slow(&error);
-        assert!(is_done, "{}: {error}", output.status);
-    }
 }
 
 #[test]

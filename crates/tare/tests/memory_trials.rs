@@ -99,10 +99,9 @@ fn what_many_pages_add_is_held_against_two_cache_misses_in_the_same_trial() {
     for record in records.expect("a run of five with one turn per trial") {
         let values = &record["outcome"]["values"];
         let value = |name: &str| values[name].as_f64();
-        // All but what may be one another's noise.
         assert!(value("near_time") > Some(0.0), "{record}");
-        // A trial of one pair of turns has one ratio, of the same figures: it gives the difference
-        // with its sign, which noise may make negative, and which is then shown as 0.
+        // The ratio of a trial with one pair of turns is of the difference with its sign. Where
+        // noise makes that negative, 0 is shown for it.
         let (time, near) = (value("time").unwrap(), value("near_time").unwrap());
         let missed = time / value("over_misses").unwrap() - near;
         let off = value("miss_time").unwrap() - missed.max(0.0);

@@ -36,6 +36,7 @@
 
 mod bell;
 mod client;
+mod config;
 mod layout;
 mod polled;
 mod rendezvous;
@@ -46,7 +47,8 @@ use std::fmt;
 use std::io;
 
 pub use client::{Client, ClientConfig};
-pub use server::{Authorize, Counters, Server, ServerConfig};
+pub use config::{Authorize, Counters, ServerConfig};
+pub use server::Server;
 
 /// The version of the region and of the messages on the socket.
 pub const VERSION: u32 = 1;
