@@ -82,6 +82,14 @@ impl Plan {
     /// The order follows from the seed, the experiment's id and the round alone, so that an
     /// experiment added to a run, or closed early, does not change the order of the others.
     pub fn trials(&self, experiment: usize, round: u32) -> Vec<Trial> {
+        let mut trials = self.unshuffled(experiment, round);
+        self.shuffle_trials(experiment, round, &mut trials);
+        trials
+    }
+
+    /// Returns the trials of one round of an experiment before they are shuffled: but for the
+    /// round's number, the same ones in every round.
+    pub(crate) fn unshuffled(&self, experiment: usize, round: u32) -> Vec<Trial> {
         let of = &self.experiments[experiment];
         let trial = |cell, at: Point, again| Trial {
             experiment,
@@ -100,8 +108,14 @@ impl Plan {
         let mut trials: Vec<Trial> = again.into_iter().collect();
         let each = points.into_iter().enumerate();
         trials.extend(each.map(|(cell, at)| trial(cell, at, false)));
-        shuffle(&mut trials, &mut self.random(&of.id, round));
         trials
+    }
+
+    /// Puts one item for each of the [trials before they are shuffled](Self::unshuffled) into the
+    /// order of the round.
+    pub(crate) fn shuffle_trials<T>(&self, experiment: usize, round: u32, items: &mut [T]) {
+        let id = &self.experiments[experiment].id;
+        shuffle(items, &mut self.random(id, round));
     }
 
     /// Judges the records of this run.

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 use crate::experiment::Experiment;
-use crate::plan::{Plan, Trial};
+use crate::plan::Plan;
 use crate::sample::{Outcome, TrialRecord};
 use crate::unit::Better;
 use crate::value::Point;
@@ -140,14 +140,20 @@ pub struct Truth {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// The experiment and the cell of a trial, by their places, and whether it is the second trial of
+/// the baseline.
+type Key = (usize, usize, bool);
+
 /// Runs of one plan with one seed after the other, in which every experiment runs all its rounds.
-/// Their records are made once: for thousands of runs that would be a third of the time.
+/// Their records and trials are made once: for thousands of runs that would be a third of the time.
 #[derive(Clone, Debug)]
 pub struct Runs {
+    experiments: Vec<Experiment>,
+    /// The trials of a round before they are shuffled, by the place of the experiment.
+    trials: Vec<Vec<Key>>,
     records: Vec<TrialRecord>,
-    /// The experiment and the cell of each record, by their places, and whether it is the second
-    /// trial of the baseline.
-    keys: Vec<(usize, usize, bool)>,
+    /// The trial of each record.
+    keys: Vec<Key>,
     /// The cells on a perfect machine, by the places of the experiment and of the cell.
     truths: Vec<Vec<Truth>>,
 }
@@ -155,28 +161,36 @@ pub struct Runs {
 impl Runs {
     /// The runs of `plan`, whose cells have these figures on a perfect machine.
     pub fn new(plan: &Plan, truth: impl Fn(&Experiment, &Point) -> Truth) -> Runs {
-        let of = |experiment: &Experiment| {
-            let points = experiment.points();
+        let points: Vec<Vec<Point>> = plan.experiments.iter().map(Experiment::points).collect();
+        let of = |(experiment, points): (&Experiment, &Vec<Point>)| -> Vec<Truth> {
             points.iter().map(|at| truth(experiment, at)).collect()
         };
-        let truths: Vec<Vec<Truth>> = plan.experiments.iter().map(of).collect();
+        let truths: Vec<Vec<Truth>> = plan.experiments.iter().zip(&points).map(of).collect();
+        let of = |place: usize| -> Vec<Key> {
+            let trials = plan.unshuffled(place, 0).into_iter();
+            trials
+                .map(|it| (it.experiment, it.cell, it.again))
+                .collect()
+        };
+        let trials: Vec<Vec<Key>> = (0..plan.experiments.len()).map(of).collect();
         let (mut records, mut keys) = (Vec::new(), Vec::new());
-        each_trial(plan, |experiment, trial, _, _| {
-            let Truth { values, counters } = &truths[trial.experiment][trial.cell];
+        each_trial(plan, &trials, |key, round, _, _| {
+            let (experiment, cell, again) = key;
+            let Truth { values, counters } = &truths[experiment][cell];
             let samples = values
                 .iter()
                 .map(|(name, value)| (name.clone(), vec![*value]));
-            keys.push((trial.experiment, trial.cell, trial.again));
+            keys.push(key);
             records.push(TrialRecord {
-                experiment: experiment.id.clone(),
-                round: trial.round,
+                experiment: plan.experiments[experiment].id.clone(),
+                round,
                 outcome: Outcome::Done {
                     samples: samples.collect(),
                     values: values.clone(),
                     counters: counters.clone(),
                 },
-                at: trial.at,
-                again: trial.again,
+                at: points[experiment][cell].clone(),
+                again,
                 elapsed_ms: 0.0,
                 overhead_ms: None,
                 run_ms: 0.0,
@@ -186,6 +200,8 @@ impl Runs {
             });
         });
         Runs {
+            experiments: plan.experiments.clone(),
+            trials,
             records,
             keys,
             truths,
@@ -198,10 +214,14 @@ impl Runs {
     /// # Panics
     /// The plan is not the one that these are runs of, or a record has lost its values.
     pub fn run(&mut self, plan: &Plan, noise: Noise) -> &mut [TrialRecord] {
+        assert!(
+            plan.experiments == self.experiments,
+            "found other experiments, expected those of the plan that these are runs of"
+        );
         let mut instrument = Instrument::new(noise, plan.seed);
-        each_trial(plan, |experiment, trial, place, position| {
+        each_trial(plan, &self.trials, |key, _, place, position| {
+            let (experiment, cell, _) = key;
             // The trials of a round are the same ones with every seed, in another order.
-            let key = (trial.experiment, trial.cell, trial.again);
             let found = self.keys[place..].iter().position(|other| *other == key);
             let found = place + found.expect("a plan of the same trials");
             self.keys.swap(place, found);
@@ -212,7 +232,8 @@ impl Runs {
             else {
                 panic!("found a record without values, expected those that were made");
             };
-            let truth = &self.truths[trial.experiment][trial.cell];
+            let truth = &self.truths[experiment][cell];
+            let experiment = &plan.experiments[experiment];
             let kept = values.values_mut().zip(samples.values_mut());
             for ((name, truth), (value, sample)) in truth.values.iter().zip(kept) {
                 let better = experiment.metric(name).map_or(Better::Lower, |m| m.better);
@@ -225,23 +246,32 @@ impl Runs {
 }
 
 /// Calls `each` for every trial of a run in which every experiment runs all its rounds, in the
-/// plan's order, with the trial's place among them and its position in the run from 0 to 1.
-fn each_trial(plan: &Plan, mut each: impl FnMut(&Experiment, Trial, usize, f64)) {
+/// plan's order, with the round, the trial's place in the run and its position there from 0 to 1.
+/// `trials` are those of a round of each experiment before they are shuffled.
+fn each_trial(plan: &Plan, trials: &[Vec<Key>], mut each: impl FnMut(Key, u32, usize, f64)) {
     let most = |place: &usize| plan.experiments[*place].rounds.most;
     let rounds = (0..plan.experiments.len()).map(|place| most(&place));
     let rounds = rounds.max().unwrap_or(0);
     let mut before = 0;
+    let mut shuffled: Vec<Key> = Vec::new();
     for round in 0..rounds {
-        let order = plan.order(round).into_iter();
-        let trials: Vec<_> = order
-            .filter(|place| round < most(place))
-            .flat_map(|place| plan.trials(place, round))
-            .collect();
-        let count = trials.len();
-        for (place, trial) in trials.into_iter().enumerate() {
-            let experiment = &plan.experiments[trial.experiment];
+        let runs = |place: &usize| round < most(place);
+        let mut order: Vec<usize> = (0..plan.experiments.len()).filter(runs).collect();
+        // One alone has no order, and a generator for it would be half of all.
+        if order.len() > 1 {
+            order = plan.order(round);
+            order.retain(runs);
+        }
+        shuffled.clear();
+        for place in order {
+            let start = shuffled.len();
+            shuffled.extend(&trials[place]);
+            plan.shuffle_trials(place, round, &mut shuffled[start..]);
+        }
+        let count = shuffled.len();
+        for (place, key) in shuffled.iter().enumerate() {
             let position = (f64::from(round) + place as f64 / count as f64) / f64::from(rounds);
-            each(experiment, trial, before + place, position);
+            each(*key, round, before + place, position);
         }
         before += count;
     }

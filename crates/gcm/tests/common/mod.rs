@@ -7,7 +7,7 @@ use tare_gcm::Path;
 
 /// The variable that names a path to leave out. On emulated processors, where everything takes a
 /// hundred times as long, it is the portable one, which is the same code on each of them and runs
-/// on the one that has no other.
+/// on the one that has no other. `once` counts its accesses without an emulator alone.
 const LEFT_OUT: &str = "TARE_GCM_LEFT_OUT";
 
 /// The paths of this processor, without the one that [`LEFT_OUT`] names. Those that it cannot run

@@ -5,7 +5,8 @@
 //! set), opens the memory, and runs a copy of the instruction that is followed by a breakpoint
 //! instruction, whose handler closes the memory again. That takes neither debug registers nor
 //! privileges, and works on emulated processors. What a copy cannot do, as a call or a repeated
-//! string instruction, is reported, never left uncounted.
+//! string instruction, is reported, never left uncounted. A copy is kept for when its instruction
+//! comes again: a processor, and more so an emulator, takes long to run what has just been written.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpAccess,
@@ -21,6 +22,13 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Bytes of watched memory.
 pub(crate) const LEN: usize = 6 * PAGE;
+
+/// The number of copies that are kept, by the lowest bits of the instruction's address. Where two
+/// instructions have the same, the later takes the place of the earlier.
+const COPIES: usize = 4096;
+
+/// Bytes of a copy: the longest instruction, and the breakpoint instruction.
+const COPY_LEN: usize = 16;
 
 /// The number of times that a byte has been loaded and stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,8 +52,10 @@ struct State {
     start: usize,
     counts: Vec<Count>,
     factory: InstructionInfoFactory,
-    /// The copy of the instruction, in memory that may be executed.
-    copy: *mut u8,
+    /// The copies of instructions, in memory that may be executed.
+    copies: *mut u8,
+    /// The address of each one's instruction, 0 if there is none, and the instruction.
+    known: Vec<(u64, Instruction)>,
     /// The address of the instruction after the one that is copied.
     next: u64,
     /// Instructions that accessed the memory.
@@ -71,14 +81,16 @@ impl Watch {
     pub(crate) fn new() -> Self {
         let one = one();
         let start = map(LEN + 2 * PAGE, libc::PROT_NONE).wrapping_add(PAGE);
-        let copy = map(PAGE, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
+        let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let copies = map(COPIES * COPY_LEN, access);
         // SAFETY: all zeros is a valid `sigaction`.
         let none: libc::sigaction = unsafe { std::mem::zeroed() };
         let state = Box::into_raw(Box::new(State {
             start: start.addr(),
             counts: vec![Count::default(); LEN],
             factory: InstructionInfoFactory::new(),
-            copy,
+            copies,
+            known: vec![(0, Instruction::default()); COPIES],
             next: 0,
             instructions: 0,
             reaching: 0,
@@ -180,7 +192,7 @@ impl Drop for Watch {
         unsafe {
             let start: *mut u8 = ptr::with_exposed_provenance_mut(state.start - PAGE);
             libc::munmap(start.cast(), LEN + 2 * PAGE);
-            libc::munmap(state.copy.cast(), PAGE);
+            libc::munmap(state.copies.cast(), COPIES * COPY_LEN);
         }
     }
 }
@@ -209,11 +221,20 @@ extern "C" fn on_fault(_: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         }
         let (state, context) = (&mut *state, &mut *context.cast::<libc::ucontext_t>());
         let rip = context.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
-        let code: [u8; 15] = ptr::read(ptr::with_exposed_provenance(rip as usize));
-        let instruction = Decoder::with_ip(64, &code, rip, DecoderOptions::NONE).decode();
-        if state.add(&instruction, context, address).is_none() {
-            let problem = (instruction.code(), rip);
-            state.problem.get_or_insert(problem);
+        let place = rip as usize % COPIES;
+        let copy = state.copies.add(place * COPY_LEN);
+        let (known, instruction) = &mut state.known[place];
+        if *known != rip {
+            const BREAKPOINT: u8 = 0xcc;
+            let code: [u8; 15] = ptr::read(ptr::with_exposed_provenance(rip as usize));
+            Decoder::with_ip(64, &code, rip, DecoderOptions::NONE).decode_out(instruction);
+            ptr::copy_nonoverlapping(code.as_ptr(), copy, instruction.len());
+            copy.add(instruction.len()).write_volatile(BREAKPOINT);
+            *known = rip;
+        }
+        let (code, next) = (instruction.code(), instruction.next_ip());
+        if state.add(place, context, address).is_none() {
+            state.problem.get_or_insert((code, rip));
         }
         libc::mprotect(
             ptr::with_exposed_provenance_mut(state.start),
@@ -222,11 +243,8 @@ extern "C" fn on_fault(_: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         );
         // With a problem the memory stays open, and the work goes on to its end.
         if state.problem.is_none() {
-            const BREAKPOINT: u8 = 0xcc;
-            ptr::copy_nonoverlapping(code.as_ptr(), state.copy, instruction.len());
-            state.copy.add(instruction.len()).write_volatile(BREAKPOINT);
-            state.next = instruction.next_ip();
-            context.uc_mcontext.gregs[libc::REG_RIP as usize] = state.copy.addr() as i64;
+            state.next = next;
+            context.uc_mcontext.gregs[libc::REG_RIP as usize] = copy.addr() as i64;
         }
     }
 }
@@ -237,11 +255,11 @@ extern "C" fn on_breakpoint(_: c_int, _: *mut libc::siginfo_t, context: *mut c_v
         let state = STATE.load(Ordering::SeqCst);
         let context = &mut *context.cast::<libc::ucontext_t>();
         let rip = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
-        if state.is_null()
-            || !((*state).copy.addr()..)
-                .take(17)
-                .any(|at| at as i64 == *rip)
-        {
+        let is_ours = |state: &State| {
+            let start = state.copies.addr();
+            (start..=start + COPIES * COPY_LEN).contains(&(*rip as usize))
+        };
+        if state.is_null() || !is_ours(&*state) {
             libc::signal(libc::SIGTRAP, libc::SIG_DFL);
             return;
         }
@@ -252,14 +270,10 @@ extern "C" fn on_breakpoint(_: c_int, _: *mut libc::siginfo_t, context: *mut c_v
 }
 
 impl State {
-    /// Counts the bytes that an instruction is about to access, `fault` among them; `None` if that
-    /// is not possible.
-    fn add(
-        &mut self,
-        instruction: &Instruction,
-        context: &libc::ucontext_t,
-        fault: usize,
-    ) -> Option<()> {
+    /// Counts the bytes that the instruction of a copy is about to access, `fault` among them;
+    /// `None` if that is not possible.
+    fn add(&mut self, place: usize, context: &libc::ucontext_t, fault: usize) -> Option<()> {
+        let (_, instruction) = &self.known[place];
         if instruction.flow_control() != FlowControl::Next
             || instruction.is_ip_rel_memory_operand()
             || instruction.has_rep_prefix()

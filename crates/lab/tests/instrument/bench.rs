@@ -21,6 +21,10 @@ pub(crate) const ROUNDS: u32 = 60;
 /// Rounds before which no run stops, as in [`Rounds::default`].
 const LEAST: u32 = 10;
 
+/// The rounds that are judged first in a study whose runs are decided in them. All rounds of the
+/// plan before this one are among them.
+const FIRST: u32 = 24;
+
 /// Runs of one set-up, and what is counted in them.
 pub(crate) struct Study {
     /// The test that holds it to its limits.
@@ -50,6 +54,8 @@ pub(crate) struct Figure {
 pub(crate) enum Of {
     /// The share of them that count.
     Share(fn(&Run) -> bool),
+    /// The same, of runs that are judged after all rounds, decided before or not.
+    ShareAtEnd(fn(&Run) -> bool),
     /// This quantile of the rounds after which the first claim was decided; one that never was
     /// took more than all.
     Rounds(f64),
@@ -79,18 +85,18 @@ impl Figure {
     /// A value of this figure, as the guide prints it.
     pub(crate) fn show(&self, value: f64) -> String {
         match self.of {
-            Of::Share(_) if value > 0.0 && value < 0.0005 => format!("{:.3} %", value * 100.0),
-            Of::Share(_) => format!("{:.1} %", value * 100.0),
             Of::Rounds(_) if value > f64::from(ROUNDS) => format!("> {ROUNDS} rounds"),
             Of::Rounds(_) => format!("{value} rounds"),
+            _ if value > 0.0 && value < 0.0005 => format!("{:.3} %", value * 100.0),
+            _ => format!("{:.1} %", value * 100.0),
         }
     }
 
     /// The limit, as the guide prints it.
     pub(crate) fn limit(&self) -> String {
         let whole = |value: f64| match self.of {
-            Of::Share(_) => format!("{} %", (value * 1_000.0).round() / 10.0),
             Of::Rounds(_) => format!("{value} rounds"),
+            _ => format!("{} %", (value * 1_000.0).round() / 10.0),
         };
         match self.limit {
             Limit::AtLeast(least) => format!("≥ {}", whole(least)),
@@ -103,7 +109,8 @@ impl Figure {
 
 /// One run of a study.
 pub(crate) struct Run {
-    /// After all rounds.
+    /// After all rounds, or after the first [`FIRST`] if every claim was decided in them and no
+    /// figure of the study is [of the end](Of::ShareAtEnd).
     pub(crate) end: ExperimentResult,
     /// The round at which it stopped: when every claim was decided, but not before [`LEAST`]
     /// rounds.
@@ -155,11 +162,22 @@ impl Study {
             let mut hits = vec![0u32; self.figures.len()];
             let mut rounds = Vec::new();
             let mut runs = Runs::new(&plan, |_, at| bench.truth(at));
+            let at_end = |figure: &Figure| matches!(figure.of, Of::ShareAtEnd(_));
+            let least = match self.figures.iter().any(at_end) {
+                true => ROUNDS,
+                false => FIRST,
+            };
+            let mut first = least;
             for seed in 0..self.runs {
                 plan.seed = u64::from(seed);
-                let run = bench.run(&plan, runs.run(&plan, bench.noise));
+                let run = bench.run_from(&plan, runs.run(&plan, bench.noise), first);
+                // As the last one, so the next one, mostly; the run is the same either way.
+                first = match run.stop.rounds {
+                    ..=FIRST => least,
+                    _ => ROUNDS,
+                };
                 for (hits, figure) in hits.iter_mut().zip(&self.figures) {
-                    if let Of::Share(counts) = figure.of {
+                    if let Of::Share(counts) | Of::ShareAtEnd(counts) = figure.of {
                         *hits += u32::from(counts(&run));
                     }
                 }
@@ -168,8 +186,8 @@ impl Study {
             }
             rounds.sort_unstable_by(f64::total_cmp);
             let figure = |(figure, hits): (&Figure, &u32)| match figure.of {
-                Of::Share(_) => f64::from(*hits) / f64::from(self.runs),
                 Of::Rounds(share) => rounds[(share * (rounds.len() - 1) as f64) as usize],
+                _ => f64::from(*hits) / f64::from(self.runs),
             };
             self.figures.iter().zip(&hits).map(figure).collect()
         })
@@ -190,6 +208,11 @@ impl Bench {
 
     /// Judges the `records` of a run in which some trials fail, and leaves them as they were.
     pub(crate) fn run(&self, plan: &Plan, records: &mut [TrialRecord]) -> Run {
+        self.run_from(plan, records, ROUNDS)
+    }
+
+    /// The same, but if the `first` rounds decide every claim, the later ones are not judged.
+    fn run_from(&self, plan: &Plan, records: &mut [TrialRecord], first: u32) -> Run {
         let mut random = ChaCha8Rng::seed_from_u64(!plan.seed);
         let mut failed: Vec<(usize, Outcome)> = Vec::new();
         for (place, record) in records.iter_mut().enumerate() {
@@ -200,21 +223,24 @@ impl Bench {
                 failed.push((place, std::mem::replace(&mut record.outcome, outcome)));
             }
         }
-        let judged = |records: &[TrialRecord]| {
-            judge(&plan.experiments, records, &Judging::default())
+        let judged = |rounds: u32| {
+            let ran = records.partition_point(|record| record.round < rounds);
+            judge(&plan.experiments, &records[..ran], &Judging::default())
                 .experiments
                 .remove(0)
         };
-        let end = judged(records);
-        // What is decided stays decided, so the last look knows when the first one would have
-        // stopped.
-        let mut decided = end.claims.iter().map(|claim| claim.decided_after);
-        let stopped = decided.try_fold(LEAST, |last: u32, one| Some(last.max(one?)));
-        let stop = match stopped {
-            Some(rounds) if rounds < ROUNDS => {
-                let ran = records.partition_point(|record| record.round < rounds);
-                judged(&records[..ran])
-            }
+        // What is decided stays decided, so a look knows when an earlier one would have stopped,
+        // and a later one would find the same.
+        let stopped = |looked: &ExperimentResult| {
+            let mut decided = looked.claims.iter().map(|claim| claim.decided_after);
+            decided.try_fold(LEAST, |last: u32, one| Some(last.max(one?)))
+        };
+        let (mut end, mut looked) = (judged(first), first);
+        if looked < ROUNDS && stopped(&end).is_none() {
+            (end, looked) = (judged(ROUNDS), ROUNDS);
+        }
+        let stop = match stopped(&end) {
+            Some(rounds) if rounds < looked => judged(rounds),
             _ => end.clone(),
         };
         for (place, outcome) in failed {

@@ -80,6 +80,13 @@ fn share(what: &str, limit: Limit, counts: fn(&Run) -> bool) -> Figure {
     }
 }
 
+fn share_at_end(what: &str, limit: Limit, counts: fn(&Run) -> bool) -> Figure {
+    Figure {
+        of: Of::ShareAtEnd(counts),
+        ..share(what, limit, counts)
+    }
+}
+
 fn rounds(what: &str, share: f64, limit: Limit) -> Figure {
     Figure {
         what: what.to_owned(),
@@ -208,7 +215,7 @@ fn the_same(all: &mut Vec<Study>) {
             cell_covered,
         ));
         if noise == QUIET {
-            figures.push(share(
+            figures.push(share_at_end(
                 "baseline against itself has p ≤ 0.05 after 60 rounds",
                 AtMost(0.05),
                 baseline_differs,
