@@ -10,6 +10,12 @@ use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
 
+/// Rounds after which most claims are decided: 14 that agree, which is the fewest, and two more.
+const WANTED: u32 = 16;
+
+/// The rounds that an experiment has before it can make room for others.
+const FEWEST: u32 = 3;
+
 /// The state of a run between rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
@@ -47,7 +53,8 @@ impl Schedule {
         let results = (round > 0).then(|| plan.judge(&before));
         let mut incomplete = false;
         let mut open = Vec::new();
-        for (place, experiment) in plan.experiments.iter().enumerate() {
+        for place in 0..plan.experiments.len() {
+            let experiment = &plan.experiments[place];
             let lacks = |round| {
                 let mut trials = plan.trials(place, round).into_iter();
                 trials.any(|trial| done.lacks(plan, &trial))
@@ -60,12 +67,17 @@ impl Schedule {
                     && !is_over(experiment, round, &results.experiments[place])
                     && given_up(plan, &before, place).is_none();
             }
-            if takes_part && lacks(round) {
-                let begun = of(records, experiment).any(|record| record.round == round);
-                takes_part = begun || has_time(plan, records, place, round);
-                incomplete |= takes_part;
-            }
             open.push(takes_part);
+        }
+        make_room(plan, &before, round, &mut open);
+        for (place, open) in open.iter_mut().enumerate() {
+            let mut trials = plan.trials(place, round).into_iter();
+            if *open && trials.any(|trial| done.lacks(plan, &trial)) {
+                let mut begun = of(records, &plan.experiments[place]);
+                *open = begun.any(|record| record.round == round)
+                    || has_time(plan, records, place, round);
+                incomplete |= *open;
+            }
         }
         let mut schedule = Schedule { round, open };
         if !incomplete {
@@ -89,13 +101,47 @@ impl Schedule {
         }
     }
 
-    /// Closes the experiments that are given up, or whose round would not end in time.
+    /// Closes the experiments that are given up, that make room for others, or whose round would
+    /// not end in time.
     pub(crate) fn pass_by(&mut self, plan: &Plan, records: &[TrialRecord]) {
         for (place, open) in self.open.iter_mut().enumerate() {
-            *open = *open
-                && given_up(plan, records, place).is_none()
-                && has_time(plan, records, place, self.round);
+            *open = *open && given_up(plan, records, place).is_none();
         }
+        make_room(plan, records, self.round, &mut self.open);
+        for (place, open) in self.open.iter_mut().enumerate() {
+            *open = *open && has_time(plan, records, place, self.round);
+        }
+    }
+}
+
+/// Closes open experiments that ran all `round` rounds before, if those that are left of the budget
+/// are too few for all: the ones that need most time, until the others have enough. Otherwise none
+/// would come to a verdict, as where a few experiments take most of every round.
+fn make_room(plan: &Plan, records: &[TrialRecord], round: u32, open: &mut [bool]) {
+    let Some(budget) = plan.budget().filter(|_| round >= FEWEST) else {
+        return;
+    };
+    let left = budget.saturating_sub(elapsed(records)).as_secs_f64() * 1e3;
+    let places = (0..open.len()).filter(|place| open[*place]);
+    let mut needs: Vec<(usize, f64)> = places
+        .map(|place| {
+            let experiment = &plan.experiments[place];
+            let rounds = experiment.rounds;
+            let wanted = match experiment.claims.is_empty() {
+                true => rounds.least,
+                false => WANTED.clamp(rounds.least, rounds.most.max(rounds.least)),
+            };
+            let more = wanted.saturating_sub(round).max(1);
+            (
+                place,
+                per_round(records, experiment, round) * f64::from(more),
+            )
+        })
+        .collect();
+    needs.sort_by(|one, other| one.1.total_cmp(&other.1));
+    // One alone has all of the time.
+    while needs.len() > 1 && needs.iter().map(|need| need.1).sum::<f64>() > left {
+        open[needs.remove(needs.len() - 1).0] = false;
     }
 }
 
@@ -124,10 +170,14 @@ pub(crate) fn has_time(plan: &Plan, records: &[TrialRecord], place: usize, round
     let Some(budget) = plan.budget().filter(|_| round > 0) else {
         return true;
     };
-    let taken: f64 = of(records, &plan.experiments[place])
-        .map(|record| record.elapsed_ms)
-        .sum();
-    elapsed(records).as_secs_f64() * 1e3 + taken / f64::from(round) <= budget.as_secs_f64() * 1e3
+    let taken = per_round(records, &plan.experiments[place], round);
+    elapsed(records).as_secs_f64() * 1e3 + taken <= budget.as_secs_f64() * 1e3
+}
+
+/// The time that an experiment took for each of its `rounds` rounds, in milliseconds.
+fn per_round(records: &[TrialRecord], experiment: &Experiment, rounds: u32) -> f64 {
+    let taken = of(records, experiment).map(|record| record.elapsed_ms);
+    taken.sum::<f64>() / f64::from(rounds)
 }
 
 /// The time that a run has taken so far, without what passed between its parts.

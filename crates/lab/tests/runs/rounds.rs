@@ -50,7 +50,7 @@ impl Driver for Turns {
                 sleep.into(),
             ],
             speaks_protocol: true,
-            limit: Duration::from_secs(10),
+            limit: Duration::from_secs(90),
             ..Invocation::default()
         }
     }
@@ -267,27 +267,74 @@ fn run_short_of_time(folder: &Path) -> RunDirectory {
     for (place, times) in [(0, [5e3, 5e3, 1e4]), (1, [1.0; 3])] {
         for (trial, elapsed_ms) in plan.trials(place, 0).into_iter().zip(times) {
             let value = trial.at.0["x"].as_f64().unwrap().max(1.0);
-            let record = TrialRecord {
-                experiment: plan.experiments[place].id.clone(),
-                round: 0,
-                at: trial.at,
-                again: trial.again,
-                outcome: Outcome::Done {
-                    values: BTreeMap::from([("time".to_owned(), value)]),
-                    samples: BTreeMap::new(),
-                    counters: BTreeMap::from([("operations".to_owned(), 1)]),
-                },
-                elapsed_ms,
-                overhead_ms: None,
-                run_ms: 8e4,
-                last_lines: vec![],
-                notes: BTreeMap::new(),
-                log: None,
-            };
+            let record = record(&plan, trial, value, [elapsed_ms, 8e4]);
             directory.append(record, &[]).unwrap();
         }
     }
     directory
+}
+
+/// The record of a trial that gave a value, took so many milliseconds, and ended so many after the
+/// run had begun.
+fn record(plan: &Plan, trial: Trial, value: f64, [elapsed_ms, run_ms]: [f64; 2]) -> TrialRecord {
+    TrialRecord {
+        experiment: plan.experiments[trial.experiment].id.clone(),
+        round: trial.round,
+        at: trial.at,
+        again: trial.again,
+        outcome: Outcome::Done {
+            values: BTreeMap::from([("time".to_owned(), value)]),
+            samples: BTreeMap::new(),
+            counters: BTreeMap::from([("operations".to_owned(), 1)]),
+        },
+        elapsed_ms,
+        overhead_ms: None,
+        run_ms,
+        last_lines: vec![],
+        notes: BTreeMap::new(),
+        log: None,
+    }
+}
+
+/// Two experiments whose rounds take 30 s and 3 s.
+#[test]
+fn an_experiment_of_long_rounds_makes_room_for_the_verdicts_of_others() {
+    let state = |budget, rounds, experiments| {
+        let mut plan = two_experiments(Rounds {
+            least: 10,
+            most: 60,
+        });
+        plan.experiments.truncate(experiments);
+        plan.budget_s = Some(budget);
+        let (mut records, mut elapsed) = (Vec::new(), 0.0);
+        for round in 0..rounds {
+            for place in 0..experiments {
+                for trial in plan.trials(place, round) {
+                    let taken = [1e4, 1e3][place];
+                    elapsed += taken;
+                    records.push(record(&plan, trial, 2.0, [taken, elapsed]));
+                }
+            }
+        }
+        let schedule = Schedule::new(&plan, &records);
+        assert_eq!(schedule.round, rounds);
+        // As long as a part of the round has run, too.
+        let place = schedule.open.iter().position(|open| *open).unwrap();
+        let trial = plan.trials(place, rounds).remove(0);
+        records.push(record(&plan, trial, 2.0, [1.0, elapsed + 1.0]));
+        assert_eq!(Schedule::new(&plan, &records), schedule);
+        schedule.open
+    };
+    // Thirteen rounds more take 390 s and 39 s, after 99 s.
+    assert_eq!(state(530.0, 3, 2), [true, true]);
+    assert_eq!(state(520.0, 3, 2), [false, true]);
+    // Too little for either: the one that needs least has it.
+    assert_eq!(state(110.0, 3, 2), [false, true]);
+    // There is no need to before there are three rounds, and no one to make room for.
+    assert_eq!(state(120.0, 2, 2), [true, true]);
+    assert_eq!(state(130.0, 3, 1), [true]);
+    // Those that are wanted have run.
+    assert_eq!(state(600.0, 16, 2), [true, true]);
 }
 
 #[test]
