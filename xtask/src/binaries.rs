@@ -54,7 +54,7 @@ const LONGEST: &[&str] = &[
 
 /// The time after which a test program is ended with its process group, in seconds: many times what
 /// the longest takes on a busy machine, and a bound for one that hangs.
-const LIMIT_SECONDS: u32 = 3600;
+const LIMIT_SECONDS: u32 = 14_400;
 
 /// The beginning of a command line that has a limit in seconds, and ends with this process:
 /// `timeout` makes a process group of its own, which Ctrl-C at a terminal does not reach.

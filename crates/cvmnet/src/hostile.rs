@@ -252,9 +252,12 @@ pub fn race(config: &Config, seed: u64, values: u64, at_most: Duration) -> Resul
         || {
             let (recorder, start) = (Recorder::all(), Instant::now());
             let mut guest = Guest::new(ours, recorder.clone(), random)?;
-            while recorder.total() < values && start.elapsed() < at_most {
+            loop {
                 for _ in 0..100 {
                     guest.step()?;
+                }
+                if recorder.total() >= values || start.elapsed() >= at_most {
+                    break;
                 }
                 // The attacker may have only this processor.
                 std::thread::yield_now();

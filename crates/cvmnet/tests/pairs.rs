@@ -242,9 +242,10 @@ impl Frames for Hub {
 fn guest(pair: usize, fd: OwnedFd, layout: Layout, scene: &Scene) -> (Counters, u64) {
     let region = Region::open(fd, &layout).unwrap();
     let driver = Driver::new(region, pair, Settings::default(), Off).unwrap();
-    let tcp = scene
-        .variant
-        .tcp(Config::on_link([2, 0, 0, 0, 0, 2], GUEST));
+    let tcp = scene.variant.tcp(Config {
+        handshake_max: PATIENCE,
+        ..Config::on_link([2, 0, 0, 0, 0, 2], GUEST)
+    });
     let services: Vec<(u16, Box<dyn Service>)> = vec![
         (PORTS[0], Box::new(Source::new(BYTES, 32 << 10))),
         (PORTS[1], Box::new(Memcached::new(scene.store.clone()))),
@@ -296,7 +297,10 @@ fn run(
     let layout = variant.config(PAIRS as u16);
     let region = Region::create(&layout).unwrap();
     let pairs = polling(PAIRS);
-    let config = Config::on_link([2, 0, 0, 0, 0, 1], PEER);
+    let config = Config {
+        handshake_max: PATIENCE,
+        ..Config::on_link([2, 0, 0, 0, 0, 1], PEER)
+    };
     let mut peer = Peer::new(config, Secret::new(&[9; 16]), client).unwrap();
     let mut ids = Vec::new();
     for n in 0..PAIRS * each {

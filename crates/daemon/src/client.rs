@@ -11,7 +11,8 @@ pub(crate) const DIRECTORY: &str = "/run/tare";
 /// The longest answer that is read: 10,000 routes of a gateway take about 10 MB.
 const ANSWER_MAX: u64 = 1 << 30;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time without a byte of the answer: longer than the daemon takes to give it up.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The time for which a socket may have no listener while one process takes the place of another.
 const TAKEOVER: Duration = Duration::from_secs(1);

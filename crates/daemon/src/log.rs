@@ -30,7 +30,7 @@ pub struct LogOptions {
 /// Writes records that have the level, at a bounded rate per event.
 ///
 /// A thread of its own writes, so that a reader of standard error that does not read stops nothing
-/// else. When the log is dropped, what waits is written, for as long as half a second.
+/// else. When the log is dropped, what waits is written, for as long as five seconds.
 #[derive(Debug)]
 pub struct Log {
     options: LogOptions,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_nobody_reads_ends_within_a_second() {
+    fn a_log_that_nobody_reads_ends() {
         let (reader, writer) = std::io::pipe().unwrap();
         let options = LogOptions {
             json: false,
@@ -290,8 +290,8 @@ mod tests {
         let begun = Instant::now();
         drop(log);
         let took = Instant::now().since(begun);
-        // A second, and what a busy machine takes: without an end it would be for ever.
-        assert!(took < Duration::from_secs(20), "{took:?}");
+        // Five seconds, and what a busy machine takes: without an end it would be for ever.
+        assert!(took < Duration::from_secs(60), "{took:?}");
         drop(reader);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 const BYTES_MAX: usize = 8 << 20;
 
 /// The longest time that the end of a daemon waits for its last lines to be written.
-const FLUSH_MAX: Duration = Duration::from_millis(500);
+const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// A bounded queue of lines, and a thread that writes them.
 ///

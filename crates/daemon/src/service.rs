@@ -30,8 +30,8 @@ const REQUEST_MAX: usize = 4096;
 const CLIENTS_MAX: usize = 64;
 /// Bytes of the longest path of a Unix socket: the kernel has room for one more, which is 0.
 const SOCKET_PATH_MAX: usize = 107;
-/// The timeout of a request, and of its answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of a request, and of its answer. A busy machine may not run a thread for seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The status of a daemon: JSON for the status socket, a page of metrics for Prometheus.
 pub trait Report: Serialize + Send + Sync + 'static {

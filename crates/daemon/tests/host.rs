@@ -273,7 +273,7 @@ fn a_report_for_several_clients_has_what_the_greatest_request_needs() {
         });
     };
     std::thread::scope(|scope| {
-        // Each wakes the owner once its request is there, which has two seconds.
+        // Each wakes the owner once its request is there, which has ten seconds.
         let ask = || tare_daemon::ask(&socket);
         let page = || request(metrics, b"GET /metrics HTTP/1.1\r\n\r\n");
         let (status, page) = (scope.spawn(ask), scope.spawn(page));
@@ -294,7 +294,7 @@ fn clients_that_send_nothing_cost_neither_others_nor_the_end_their_time() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("a.conf"), "").unwrap();
-    // One that was waited for would have two seconds. Other programs may take the processor for
+    // One that was waited for would have ten seconds. Other programs may take the processor for
     // as long, but not each time.
     let mut all = Vec::new();
     let is_short = |_| {
@@ -314,7 +314,7 @@ fn clients_that_send_nothing_cost_neither_others_nor_the_end_their_time() {
         let took = begun.elapsed();
         all.push((is_answered, took));
         drop(silent);
-        is_answered && took < Duration::from_secs(2)
+        is_answered && took < Duration::from_secs(8)
     };
     assert!((0..5).any(is_short), "{all:?}");
 }

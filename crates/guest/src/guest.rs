@@ -27,6 +27,8 @@ use crate::{Accelerator, Error, Evidence};
 
 /// The time for QEMU to end by itself.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// The time for it when it has closed the agent's socket: only a hang takes as long.
+const LAST: Duration = Duration::from_secs(30);
 /// The time between two looks at QEMU's process.
 const LOOK: Duration = Duration::from_millis(20);
 /// The longest time in which a frame arrives that has begun to.
@@ -91,7 +93,7 @@ pub struct Guest {
 
 impl Guest {
     /// The usual limit of [`Guest::boot`].
-    pub const BOOT_MAX: Duration = Duration::from_secs(120);
+    pub const BOOT_MAX: Duration = Duration::from_secs(300);
 
     /// Starts QEMU in this process' network namespace and returns when the agent is ready. `limit`
     /// is the longest time until then.
@@ -157,7 +159,7 @@ impl Guest {
                         Error::Deadline(limit, last)
                     }
                 };
-                return Err(guest.reason().unwrap_or(error));
+                return Err(guest.reason(FAREWELL).unwrap_or(error));
             }
         };
         guest.evidence = guest.ready(began + limit, limit)?;
@@ -344,7 +346,10 @@ impl Guest {
         match put(&self.to_agent, (kind, self.command), content, until) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
-            Err(error) => Err(self.reason().unwrap_or(Error::Protocol(error.to_string()))),
+            Err(error) => {
+                let reason = self.reason(FAREWELL);
+                Err(reason.unwrap_or(Error::Protocol(error.to_string())))
+            }
         }
     }
 
@@ -363,19 +368,19 @@ impl Guest {
             Ok(Some(frame)) => Ok(Some(frame)),
             Ok(None) => Err(self.ended()),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(failed(error)),
-            Err(error) => Err(self.reason().unwrap_or(failed(error))),
+            Err(error) => Err(self.reason(FAREWELL).unwrap_or(failed(error))),
         }
     }
 
     /// Returns the reason why the guest is gone.
     fn ended(&mut self) -> Error {
-        let reason = self.reason();
+        let reason = self.reason(LAST);
         reason.unwrap_or_else(|| Error::Ended(self.console.last()))
     }
 
-    /// Returns the reason why the guest has ended; `None` if it has not.
-    fn reason(&mut self) -> Option<Error> {
-        let status = self.qemu.wait(FAREWELL)?;
+    /// Returns the reason why the guest has ended; `None` if it does not in this time.
+    fn reason(&mut self, limit: Duration) -> Option<Error> {
+        let status = self.qemu.wait(limit)?;
         for follower in self.followers.drain(..) {
             let _ = follower.join();
         }

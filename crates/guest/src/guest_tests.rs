@@ -76,6 +76,7 @@ fn input_of_a_command_that_has_ended_is_not_sent_on() {
 #[test]
 fn a_command_that_the_agent_does_not_take_ends_at_its_limit() {
     let (mut guest, agent) = guest();
+    let socket = guest.agent.try_clone().unwrap();
     let ending = thread::spawn(move || {
         end(&agent);
         agent
@@ -85,8 +86,10 @@ fn a_command_that_the_agent_does_not_take_ends_at_its_limit() {
         guest.run(&["true"], io::repeat(7), limit, |_, _| {})
     };
     run(60_000).unwrap();
-    // From here on it reads nothing.
+    // From here on it reads nothing, and the socket is full.
     let _agent = ending.join().unwrap();
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    while send(&socket, &[7; 4096], flags).is_ok() {}
     for expected in [
         "true: the agent does not take it within 0.3 s",
         "boot another",
@@ -135,8 +138,8 @@ fn a_frame_that_trickles_in_ends_with_its_time_as_a_whole() {
         until: began + Duration::from_millis(200),
     };
     let error = agent::read(timed).unwrap_err();
+    // Without a time for the whole, the frame would be cut short by the end of the writer.
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-    assert!(began.elapsed() < Duration::from_secs(10));
     drop(ours);
     writer.join().unwrap();
 }

@@ -247,6 +247,8 @@ fn end_of_segments(elf: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
+    use std::time::Duration;
 
     #[test]
     fn an_archive_has_folders_first_then_the_files_and_is_read_back() {
@@ -295,7 +297,14 @@ mod tests {
         fs::write(&path, &cut).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&path, mode).unwrap();
-        let output = Command::new(&path).arg("--list").output().unwrap();
+        // A process that another test starts meanwhile has the file open until it executes.
+        let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ExecutableFileBusy;
+        let output = loop {
+            match Command::new(&path).arg("--list").output() {
+                Err(error) if is_busy(&error) => thread::sleep(Duration::from_millis(1)),
+                output => break output.unwrap(),
+            }
+        };
         assert!(output.status.success());
         assert_eq!(libraries(&path).unwrap(), libraries(&own).unwrap());
         // What is no ELF file, or a wrong one, stays.

@@ -159,12 +159,19 @@ mod tests {
     fn the_kernel_is_asked_for_the_time_that_was_given_and_no_descriptor_stays_open() {
         let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = count();
-        let copy = run(Duration::from_millis(30)).unwrap();
-        assert!(
-            copy.loops >= LOOPS && copy.loops.is_multiple_of(LOOPS),
-            "{copy:?}"
-        );
-        assert!((0.03..3.0).contains(&copy.seconds), "{copy:?}");
+        let takes_the_time = |_| {
+            let began = Instant::now();
+            let copy = run(Duration::from_millis(30)).unwrap();
+            let outside = began.elapsed().as_secs_f64();
+            assert!(
+                copy.loops >= LOOPS && copy.loops.is_multiple_of(LOOPS),
+                "{copy:?}"
+            );
+            assert!((0.03..=outside).contains(&copy.seconds), "{copy:?}");
+            copy.seconds < 3.0
+        };
+        // A busy machine may keep some from their processor.
+        assert!((0..5).any(takes_the_time));
         // Other tests of this process open some too.
         assert!(count() < before + 50);
     }

@@ -30,8 +30,9 @@ use crate::usage;
 /// The variable in a trial's environment that marks its processes.
 pub(crate) const MARK: &str = "TARE_TRIAL";
 
-/// The time for which the processes that a trial left running are killed, if they start new ones.
-const PERSISTENCE: Duration = Duration::from_secs(2);
+/// The time for which the processes that a trial left running are killed, if they start new ones:
+/// only those that never stop to do so take it all.
+const PERSISTENCE: Duration = Duration::from_secs(30);
 
 /// The scans in a row that must find no process of the trial. The kernel's list of children
 /// may skip one while another exits.

@@ -295,7 +295,7 @@ fn each_barrier_has_a_limit_and_the_late_role_is_named() {
         (
             CLIENT,
             "ready; stopped; say end; sleep 200",
-            "node: it did not exit within 2 s of its last message, or its limit of {limit} s",
+            "node: it did not exit within 30 s of its last message, or its limit of {limit} s",
         ),
     ];
     for (client, node, expected) in cases {

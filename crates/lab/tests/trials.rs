@@ -146,16 +146,16 @@ fn a_failed_trial_leaves_the_end_of_its_output_for_the_log() {
         String::from_utf8_lossy(&finished.log).contains("why"),
         "{finished:?}"
     );
-    // It comes long after the exit, as it may on a busy machine.
-    let late = shell(
-        "x=$(setsid sh -c '(sleep 0.3; echo why >&2) > /dev/null & echo started'); exit 1",
-        false,
-        LIMIT,
-    );
-    assert!(
-        String::from_utf8_lossy(&late.log).contains("why"),
-        "{late:?}"
-    );
+    // It comes long after the exit, as it may on a busy machine, where it may also come too late.
+    let late = "x=$(setsid sh -c '(sleep 0.3; echo why >&2) > /dev/null & echo started'); exit 1";
+    let mut all = Vec::new();
+    let is_kept = |_| {
+        let finished = shell(late, false, LIMIT);
+        let is_kept = String::from_utf8_lossy(&finished.log).contains("why");
+        all.push(finished);
+        is_kept
+    };
+    assert!((1..=5).any(is_kept), "{all:?}");
     let flood = shell(
         "i=0; while [ $i -lt 20000 ]; do echo 'a line of complaint' >&2; i=$((i+1)); done; exit 1",
         true,
@@ -205,7 +205,8 @@ fn a_program_without_the_protocol_is_timed_as_a_whole() {
     else {
         panic!("{finished:?}")
     };
-    assert!((0.05..10.0).contains(&values["time"]), "{values:?}");
+    let range = 0.05..LIMIT.as_secs_f64();
+    assert!(range.contains(&values["time"]), "{values:?}");
     assert_eq!((counters["operations"], counters["stdout_bytes"]), (1, 5));
 }
 
@@ -223,7 +224,8 @@ fn a_program_that_reads_its_standard_input_finds_it_empty() {
 
 #[test]
 fn a_flood_on_standard_error_does_not_stop_a_trial_that_has_closed_or_ended_its_output() {
-    let flood = "head -c 20000000 /dev/zero >&2";
+    // More than the lab's channel and a pipe hold.
+    let flood = "head -c 4000000 /dev/zero >&2";
     let closed = shell(&format!("exec >&-; {flood}"), false, LIMIT);
     let ended = shell(&format!("{PREFIX} {SAMPLE} {END}; {flood}"), true, LIMIT);
     for finished in [closed, ended] {
@@ -511,12 +513,20 @@ fn a_prepare_or_cleanup_that_fails_is_a_failed_trial_with_its_reason_and_output(
     assert_eq!(found, ["prepare: it exited with status 4", said]);
     let found = failing(vec![], command("echo why >&2; exit 5"), LIMIT);
     assert_eq!(found, ["cleanup: it exited with status 5", said]);
-    // It comes long after the exit, as it may on a busy machine.
+    // It comes long after the exit, as it may on a busy machine, where it may also come too late.
     let late = || command("(sleep 0.3; echo why >&2) > /dev/null & exit 6");
-    let found = failing(late(), vec![], LIMIT);
-    assert_eq!(found, ["prepare: it exited with status 6", said]);
-    let found = failing(vec![], late(), LIMIT);
-    assert_eq!(found, ["cleanup: it exited with status 6", said]);
+    for (prepare, cleanup, step) in [(late(), vec![], "prepare"), (vec![], late(), "cleanup")] {
+        let expected = format!("{step}: it exited with status 6");
+        let mut all = Vec::new();
+        let is_as_expected = |_| {
+            let found = failing(prepare.clone(), cleanup.clone(), LIMIT);
+            // The reason is known in any case.
+            assert_eq!(found[0], expected);
+            all.push(found.clone());
+            found[1] == said
+        };
+        assert!((1..=5).any(is_as_expected), "{all:?}");
+    }
     let hangs = || command("echo why >&2; sleep 200");
     for (prepare, cleanup, step) in [(hangs(), vec![], "prepare"), (vec![], hangs(), "cleanup")] {
         // A busy machine may not come to what is before it within the shorter limits.

@@ -262,6 +262,7 @@ fn intervals_add_up_to_the_trial() {
             pace: Pace::Constant(2000.0),
             warm_up: Duration::from_millis(100),
             duration: Duration::from_millis(duration),
+            timeout: Duration::from_secs(60),
             ..Options::default()
         };
         let http = Http::new("localhost", &["/".into()], &[]).unwrap();

@@ -114,6 +114,7 @@ fn options() -> Options {
         connections: 4,
         warm_up: Duration::from_millis(50),
         duration: Duration::from_millis(300),
+        timeout: Duration::from_secs(60),
         ..Options::default()
     }
 }
@@ -177,21 +178,21 @@ fn a_closed_loop_counts_what_the_server_counts() {
 #[test]
 fn responses_to_requests_of_the_warm_up_are_waited_for() {
     let server = Server::start(usize::MAX, http_answer);
-    let stopped = server.gate.lock().unwrap();
-    let options = Options {
-        timeout: Duration::from_secs(60),
-        ..options()
+    // On a busy machine the generator may begin after the end.
+    let have_all_sent = |_| {
+        let stopped = server.gate.lock().unwrap();
+        let record = std::thread::scope(|scope| {
+            let trial = scope.spawn(|| load(&server, &options()));
+            // Longer than the trial's 350 ms, all of which pass before the first response.
+            std::thread::sleep(Duration::from_millis(700));
+            drop(stopped);
+            trial.join().unwrap()
+        });
+        adds_up(&record);
+        assert_eq!(record.served_in_all, record.sent_in_all, "{record:?}");
+        record.sent_in_all >= 4
     };
-    let record = std::thread::scope(|scope| {
-        let trial = scope.spawn(|| load(&server, &options));
-        // Longer than the trial's 350 ms, all of which pass before the first response.
-        std::thread::sleep(Duration::from_millis(700));
-        drop(stopped);
-        trial.join().unwrap()
-    });
-    adds_up(&record);
-    assert!(record.sent_in_all >= 4, "{record:?}");
-    assert_eq!(record.served_in_all, record.sent_in_all, "{record:?}");
+    assert!((0..10).any(have_all_sent));
 }
 
 #[test]
@@ -229,22 +230,22 @@ fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not(
     let stopped = Duration::from_millis(200);
     // The 90th percentile, and whether the longest wait was that for all of the stop.
     let p90_and_longest = |pace| {
-        let server = Server::start(usize::MAX, http_answer);
-        let gate = Arc::clone(&server.gate);
-        let stop = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(400));
+        let (gate, answered) = (Arc::new(Mutex::new(())), Arc::new(AtomicU64::new(0)));
+        let server = Server::start(usize::MAX, move |arrived: &[u8]| {
+            let answer = http_answer(arrived)?;
             let held = gate.lock().unwrap();
-            std::thread::sleep(stopped);
+            if answered.fetch_add(1, Ordering::Relaxed) == 160 {
+                std::thread::sleep(stopped);
+            }
             drop(held);
+            Some(answer)
         });
         let options = Options {
             pace,
             duration: Duration::from_secs(1),
-            timeout: Duration::from_secs(60),
             ..options()
         };
         let record = load(&server, &options);
-        stop.join().unwrap();
         adds_up(&record);
         if let Some(rate) = pace.rate() {
             let scheduled = record.scheduled as f64;
@@ -254,11 +255,9 @@ fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not(
             );
             assert_eq!(record.unissued(), 0);
         }
-        let max = record.latency.quantile(1.0).unwrap();
-        (
-            record.latency.quantile(0.9).unwrap(),
-            max >= stopped.mul_f64(0.9),
-        )
+        let [p90, max] = [0.9, 1.0].map(|share| record.latency.quantile(share));
+        let is_whole = max.is_some_and(|max| max >= stopped.mul_f64(0.9));
+        (p90.unwrap_or(Duration::MAX), is_whole)
     };
     // A fifth of the requests of an open loop come while the server stands still: half of those
     // wait for half of the time.
@@ -269,8 +268,7 @@ fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not(
             "{pace:?}: {open:?}"
         );
     }
-    // In one of several trials: a busy machine may let few requests through, which all wait, or
-    // none when the server stops.
+    // In one of several trials: a busy machine may let few requests through, which all wait.
     let is_short = |_| {
         let (closed, is_whole) = p90_and_longest(Pace::Closed);
         is_whole && closed < stopped.mul_f64(0.3)
@@ -332,8 +330,11 @@ fn a_rate_beyond_the_server_s_is_counted_as_not_issued() {
     };
     // That is the server's doing, which the generator's lateness is not about. On a busy machine
     // it is late in some of the trials.
+    let http = Http::new("localhost", &["/".into()], &[]).unwrap();
     let is_valid = |_| {
-        let record = load(&server, &options);
+        // An error if no response came at all, for a server without a processor.
+        let record = run(&server.target(), &http, &options, &AtomicBool::new(false));
+        let Ok(record) = record else { return false };
         adds_up(&record);
         assert!((299..=301).contains(&record.scheduled), "{record:?}");
         assert!(record.unissued() > 150, "{record:?}");
@@ -429,7 +430,7 @@ fn a_response_that_is_cut_off_is_a_request_that_failed() {
 
 #[test]
 fn connections_that_a_server_closes_while_they_are_idle_are_opened_again() {
-    let open = |closes_after: Duration, duration| {
+    let open = |closes_after: Duration, times: u32, duration| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
@@ -447,10 +448,9 @@ fn connections_that_a_server_closes_while_they_are_idle_are_opened_again() {
         });
         let options = Options {
             connections: 10,
-            pace: Pace::Constant(2.0),
+            pace: Pace::Constant(2.0 / f64::from(times)),
             warm_up: Duration::ZERO,
-            duration: Duration::from_millis(duration),
-            timeout: Duration::from_secs(60),
+            duration: Duration::from_millis(duration) * times,
             ..options()
         };
         let http = Http::new("localhost", &["/".into()], &[]).unwrap();
@@ -459,18 +459,24 @@ fn connections_that_a_server_closes_while_they_are_idle_are_opened_again() {
         adds_up(&record);
         record
     };
+    // In one of three trials, the longer ones for a busy machine.
     // Four requests on ten connections, each of which is closed every 80 ms.
-    let record = open(Duration::from_millis(80), 1900);
-    assert!(record.connections_opened > 40, "{record:?}");
-    assert_eq!(record.scheduled, 4);
+    let is_often = |times| {
+        let record = open(Duration::from_millis(80), times, 1900);
+        assert_eq!(record.scheduled, 4);
+        record.connections_opened > 40
+    };
+    assert!([1, 10, 50].into_iter().any(is_often));
     // Each is closed at once, and not at once opened again. A third request that has no response
     // would end the trial.
-    let record = open(Duration::ZERO, 900);
-    assert!(
-        (20..1000).contains(&record.connections_opened),
-        "{record:?}"
-    );
-    assert_eq!((record.scheduled, record.failed), (2, 2));
+    let is_often = |times| {
+        let record = open(Duration::ZERO, times, 900);
+        let opened = record.connections_opened;
+        assert!(opened < 1000 * u64::from(times), "{record:?}");
+        assert_eq!((record.scheduled, record.failed), (2, 2));
+        opened >= 20
+    };
+    assert!([1, 10, 50].into_iter().any(is_often));
 }
 
 #[test]

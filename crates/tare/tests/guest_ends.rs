@@ -18,6 +18,8 @@ const TARE: &str = env!("CARGO_BIN_EXE_tare");
 const START_MAX: Duration = Duration::from_secs(120);
 /// The longest time until all is gone.
 const END_MAX: Duration = Duration::from_secs(60);
+/// The time between two looks at all processes.
+const LOOK: Duration = Duration::from_millis(25);
 
 /// A run of `tdx/served`, in a process group of its own, with a folder for temporary files.
 struct Run {
@@ -51,19 +53,21 @@ impl Run {
         Run { tare, folder }
     }
 
-    /// Waits until a process of a trial is executing this program, and returns its number.
-    fn await_program(&mut self, program: &str) -> u32 {
+    /// Waits until a process of a trial is executing this program, and returns its number and its
+    /// network namespace. One that ends meanwhile has none.
+    fn await_program(&mut self, program: &str) -> (u32, String) {
         let until = Instant::now() + START_MAX;
         loop {
-            let mine = self.processes();
-            let found = mine.into_iter().find(|pid| name(*pid).starts_with(program));
-            if let Some(pid) = found {
-                return pid;
+            let mine = self.processes().into_iter();
+            let mut found = mine.filter(|pid| name(*pid).starts_with(program));
+            let with_namespace = |pid: u32| Some((pid, namespace(&pid.to_string())?));
+            if let Some(found) = found.find_map(with_namespace) {
+                return found;
             }
             let ended = self.tare.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", self.errors());
             assert!(Instant::now() < until, "no {program}: {}", self.errors());
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(LOOK);
         }
     }
 
@@ -128,13 +132,18 @@ fn name(pid: u32) -> String {
     program.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
+/// The network namespace of a process, by its number or `self`; `None` if it is gone.
+fn namespace(process: &str) -> Option<String> {
+    let link = fs::read_link(format!("/proc/{process}/ns/net")).ok()?;
+    Some(link.display().to_string())
+}
+
 /// The network namespaces of processes and of names, but for this process's own.
 fn namespaces() -> BTreeSet<String> {
-    let of = |path: String| fs::read_link(path).ok().map(|it| it.display().to_string());
-    let own = of("/proc/self/ns/net".into());
+    let own = namespace("self");
     let mut all: BTreeSet<String> = numbers("/proc")
         .into_iter()
-        .filter_map(|pid| of(format!("/proc/{pid}/ns/net")))
+        .filter_map(|pid| namespace(&pid.to_string()))
         .filter(|it| Some(it) != own.as_ref())
         .collect();
     let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
@@ -159,7 +168,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < END_MAX, "{what} after {END_MAX:?}");
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(LOOK);
     }
     began.elapsed()
 }
@@ -175,15 +184,13 @@ fn a_run_that_is_killed_leaves_no_process_and_its_folder_until_the_next_command(
     ] {
         let machine_before = machine();
         let mut run = Run::of(&[experiment, "--full"]);
-        let pid = run.await_program(program);
-        let space = fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+        let (_, space) = run.await_program(program);
         run.signal(Signal::KILL);
         assert_eq!(run.exit_code(), None);
         // By the kernel: nothing of Tare runs any more.
         let time = until(&format!("processes with {program}"), || {
             run.processes().is_empty()
         });
-        let space = space.display().to_string();
         until("a network namespace", || !namespaces().contains(&space));
         eprintln!("SIGKILL with {program}: all processes gone after {time:?}");
         assert_eq!(machine(), machine_before);
@@ -243,8 +250,7 @@ fn a_run_that_is_told_to_end_leaves_nothing() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let machine_before = machine();
         let mut run = Run::start();
-        let qemu = run.await_program("qemu-system");
-        let space = fs::read_link(format!("/proc/{qemu}/ns/net")).unwrap();
+        let (_, space) = run.await_program("qemu-system");
         run.signal(signal);
         let began = Instant::now();
         assert_eq!(run.exit_code(), Some(130), "{signal:?}: {}", run.errors());
@@ -252,7 +258,7 @@ fn a_run_that_is_told_to_end_leaves_nothing() {
         // Nothing is left when it has ended.
         assert_eq!(run.processes(), Vec::<u32>::new(), "{signal:?}");
         assert_eq!(run.temporary(), Vec::<PathBuf>::new(), "{signal:?}");
-        assert!(!namespaces().contains(&space.display().to_string()));
+        assert!(!namespaces().contains(&space));
         assert_eq!(machine(), machine_before, "{signal:?}");
         eprintln!("{signal:?}: ended after {:?}", began.elapsed());
     }
@@ -262,16 +268,13 @@ fn a_run_that_is_told_to_end_leaves_nothing() {
 #[ignore = "needs QEMU, nginx, root and a kernel: cargo xtask interop"]
 fn a_trial_that_is_killed_takes_its_guest_with_it_and_the_run_goes_on() {
     let mut run = Run::start();
-    let qemu = run.await_program("qemu-system");
-    let space = fs::read_link(format!("/proc/{qemu}/ns/net")).unwrap();
+    let (qemu, space) = run.await_program("qemu-system");
     let stat = fs::read_to_string(format!("/proc/{qemu}/stat")).unwrap();
     let fields = stat.rsplit_once(')').unwrap().1;
     let trial = fields.split_whitespace().nth(1).unwrap().parse().unwrap();
     kill(trial, Signal::KILL);
     let time = until("QEMU", || !name(qemu).starts_with("qemu-system"));
-    until("a network namespace", || {
-        !namespaces().contains(&space.display().to_string())
-    });
+    until("a network namespace", || !namespaces().contains(&space));
     eprintln!("SIGKILL of the trial: QEMU gone after {time:?}");
     assert_eq!(run.exit_code(), Some(0), "{}", run.errors());
     let records = run.records();

@@ -165,11 +165,12 @@ fn each_generator_measures_its_server_and_equal_work_is_compared() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("load.toml"), EXPERIMENT).unwrap();
     let temporary = tempfile::tempdir().unwrap();
-    // On a busy machine memcslap may print that it took no time.
+    // On a busy machine memcslap may print that it took no time, and wrk get no response in time.
+    let held_up = ["found a time of 0 s", "timeout_errors"];
     let (result, samples) = (0..5)
         .map(|attempt| measured_once(folder.path(), temporary.path(), attempt))
-        .find(|(_, samples)| !samples.contains("found a time of 0 s"))
-        .expect("a run of five in which memcslap takes time");
+        .find(|(_, samples)| !held_up.iter().any(|words| samples.contains(words)))
+        .expect("a run of five in which memcslap takes time and wrk is answered");
     let mut ratios = 0;
     for experiment in result["experiments"].as_array().unwrap() {
         for target in experiment["targets"].as_array().unwrap() {
@@ -259,7 +260,7 @@ fn a_stopped_server_is_in_the_percentiles_of_an_open_loop_and_not_of_a_closed_on
         );
         // On a busy machine the generator may fall behind, says so, and is asked again; so is one
         // whose server stood still for longer than it was stopped, or found too slow for a rate at
-        // which percentiles mean something.
+        // which percentiles mean something. A generator that stood still itself may measure less.
         let mut tries = (0..15).map(|_| trial(&parameters, None));
         let is_held_up = |trial: &Trial| {
             let of_expected = ["p99_of_expected", "p999_of_expected"];
@@ -267,7 +268,8 @@ fn a_stopped_server_is_in_the_percentiles_of_an_open_loop_and_not_of_a_closed_on
                 .iter()
                 .filter_map(|name| trial.values.get(*name));
             let is_slow = trial.counters.get("scheduled").is_some_and(|n| *n <= 25);
-            is_slow || of_expected.any(|ratio| *ratio >= 1.2)
+            let is_short = |ratio: f64| pace == "open" && ratio < 0.9;
+            is_slow || of_expected.any(|ratio| *ratio >= 1.2 || is_short(*ratio))
         };
         let found = tries.find(|trial| trial.error.is_none() && !is_held_up(trial));
         found.expect("one trial of fifteen that a busy machine does not hold up")

@@ -15,7 +15,7 @@ mod memory_common;
 #[path = "memory_common/node.rs"]
 mod node;
 
-use memory_common::{answered, is_too_slow};
+use memory_common::{answered, is_too_slow, until};
 use node::{metrics_page, patient, run, text, Node};
 
 /// Repeats what may be done twice, while the node is too slow.
@@ -82,16 +82,21 @@ fn a_node_is_pinged_measured_asked_and_stopped() {
     assert!(status["node"]["requests"].as_u64().unwrap() > 100);
     assert_eq!(status["workers"].as_array().unwrap().len(), 2);
     // The benchmark closed its spaces.
-    assert_eq!(status["memory"]["spaces"], spaces.take());
-    let table = text(&run(&["status", node.socket.to_str().unwrap()]).stdout);
-    assert!(table.contains("of 16.0 MiB in use, 0 spaces"), "{table}");
+    let spaces = spaces.take();
+    until("the spaces to be closed", || {
+        (node.status()["memory"]["spaces"] == spaces).then_some(())
+    });
+    let table = node.said(&[]);
+    let expected = format!("of 16.0 MiB in use, {spaces} spaces");
+    assert!(table.contains(&expected), "{table}");
     let page = metrics_page(metrics);
     let requests = "\ntare_memory_requests_total ";
     assert!(!page.contains("nanoseconds"), "{page}");
-    assert!(
-        page.contains("\ntare_memory_cpu_seconds_total{worker=\"1\"} 0."),
-        "{page}"
-    );
+    // Seconds, of which a worker has few.
+    let seconds = page.split_once("\ntare_memory_cpu_seconds_total{worker=\"1\"} ");
+    let seconds = seconds.and_then(|(_, rest)| rest.lines().next()?.parse::<f64>().ok());
+    let is_right = seconds.is_some_and(|seconds| (0.0..1000.0).contains(&seconds));
+    assert!(is_right, "{page}");
     assert!(page.contains(requests), "{page}");
     assert!(!page.contains(&format!("{requests}0")), "{page}");
     let (code, log) = node.end(Signal::TERM);
@@ -283,16 +288,15 @@ fn an_encrypted_node_answers_those_who_have_the_key_alone() {
             "{said}"
         );
     }
-    let refused = &node.status()["node"];
-    assert!(
-        refused["unauthenticated"].as_u64().unwrap() > 0,
-        "{refused}"
-    );
+    until("a datagram to be refused", || {
+        let refused = node.status()["node"]["unauthenticated"].as_u64().unwrap();
+        (refused > 0).then_some(())
+    });
     let capability = text(&run(&["capability", "7", "--secret", secret]).stdout);
     assert!(capability.starts_with("farmem-space:7:"));
-    let status = run(&["status", "--json", node.socket.to_str().unwrap()]).stdout;
+    let status = node.said(&["--json"]);
     let printed = fs::read_to_string(secret).unwrap();
-    for printed in [&printed, &capability, &text(&status)] {
+    for printed in [&printed, &capability, &status] {
         let end = printed.trim_end().len();
         assert_eq!(&printed[end..], "\n");
     }

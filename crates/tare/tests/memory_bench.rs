@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::UdpSocket;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, Pid, Signal};
@@ -128,43 +128,79 @@ fn a_benchmark_allows_itself_the_descriptors_of_its_sessions_or_says_how_many_it
 #[test]
 fn a_benchmark_that_fails_closes_its_spaces() {
     let folder = TempDir::new().unwrap();
-    let node = Node::start(folder.path(), &["--quota", "1Mi"]);
+    let node = Node::start(folder.path(), &["--quota", "1Mi", "--timeout", "60"]);
     let url = node.url();
     // Over the quota.
     let bench = ["bench", &url, "--order", "10", "--sessions", "2"];
     let bench = [&bench[..], &["-d", "0.02", "--wait", "blocking"]].concat();
+    // Of an attempt that was given up on a busy machine some may be left.
+    let before = Cell::new(0);
     for threads in ["1", "2"] {
-        let failed = run(&[&bench[..], &["--threads", threads]].concat());
+        let failed = answered(|| {
+            before.set(spaces(&node));
+            run(&[&bench[..], &["--threads", threads]].concat())
+        });
         assert_eq!(failed.status.code(), Some(2), "{}", text(&failed.stdout));
         assert!(
             text(&failed.stderr).contains("quota"),
             "{}",
             text(&failed.stderr)
         );
-        assert_eq!(node.status()["memory"]["spaces"], 0, "{threads} threads");
+        assert!(spaces(&node) <= before.get(), "{threads} threads");
     }
+}
+
+/// Returns the number of a node's spaces.
+fn spaces(node: &Node) -> u64 {
+    node.status()["memory"]["spaces"].as_u64().unwrap()
+}
+
+/// Returns the number of operations that a node has executed.
+fn executed(node: &Node) -> u64 {
+    node.status()["node"]["executed"].as_u64().unwrap()
+}
+
+/// Starts a benchmark that takes an hour, and waits until a count of the node's has grown by this
+/// much; returns it with the count before. One that ends because the node is too slow is started
+/// again.
+fn begun(node: &Node, arguments: &[&str], count: fn(&Node) -> u64, growth: u64) -> (Child, u64) {
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
+        command.args(["memory", "bench", &node.url(), "--wait", "blocking"]);
+        command.args(["-d", "3600"]).args(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let before = count(node);
+        (command.spawn().expect("tare runs"), before)
+    };
+    let from = Instant::now();
+    let (mut bench, mut before) = start();
+    while count(node) < before + growth {
+        if bench.try_wait().unwrap().is_some() {
+            let output = bench.wait_with_output().unwrap();
+            assert!(is_unanswered(&output), "{}", text(&output.stderr));
+            (bench, before) = start();
+        }
+        assert!(from.elapsed() < OPENED_WITHIN, "nothing is measured");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    (bench, before)
+}
+
+/// Interrupts a program, and returns its output.
+fn interrupted(program: Child) -> Output {
+    kill_process(Pid::from_child(&program), Signal::INT).unwrap();
+    program.wait_with_output().unwrap()
 }
 
 #[test]
 fn a_measurement_that_is_interrupted_leaves_no_space_behind() {
     let folder = TempDir::new().unwrap();
     let node = Node::start(folder.path(), &[]);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
-    command.args(["memory", "bench", &node.url(), "--wait", "blocking"]);
-    command.args(["-d", "3600"]).stdout(Stdio::null());
-    let mut bench = command.stderr(Stdio::piped()).spawn().expect("tare runs");
-    let from = Instant::now();
-    while node.status()["memory"]["spaces"] == 0 {
-        let ended = bench.try_wait().unwrap();
-        assert!(ended.is_none(), "{ended:?}");
-        assert!(from.elapsed() < OPENED_WITHIN, "no space is opened");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
+    let (bench, before) = begun(&node, &[], spaces, 1);
+    let output = interrupted(bench);
     // A slow node may not answer the last requests in time: then it keeps the space.
     if output.status.code() == Some(130) {
-        assert_eq!(node.status()["memory"]["spaces"], 0);
+        assert!(spaces(&node) <= before);
     } else {
         let said = text(&output.stderr);
         assert!(is_too_slow(&said), "{}: {said}", output.status);
@@ -174,35 +210,23 @@ fn a_measurement_that_is_interrupted_leaves_no_space_behind() {
 /// Measures writes at a node that stops and goes on, after which the measurement is interrupted;
 /// returns what it printed, and its standard error.
 fn bench_of_a_node_that_stops(node: &Node, arguments: &[&str]) -> (String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
-    command.args(["memory", "bench", &node.url(), "--wait", "blocking"]);
-    command
-        .args(["-d", "3600", "--op", "write"])
-        .args(arguments);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let bench = command.spawn().expect("tare runs");
-    let executed = || node.status()["node"]["executed"].as_u64().unwrap();
-    let from = Instant::now();
+    let arguments = [&["--op", "write"], arguments].concat();
     // An open, an allocation, every page, and some.
-    while executed() < 200 {
-        assert!(from.elapsed() < OPENED_WITHIN, "nothing is measured");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let (mut bench, _) = begun(node, &arguments, executed, 200);
     let pid = Pid::from_child(&node.child);
     kill_process(pid, Signal::STOP).unwrap();
     // Several times the limit after which operations are given up.
     std::thread::sleep(Duration::from_millis(500));
     kill_process(pid, Signal::CONT).unwrap();
-    let before = executed();
-    while executed() < before + 100 {
+    let (from, before) = (Instant::now(), executed(node));
+    while executed(node) < before + 100 && bench.try_wait().unwrap().is_none() {
         assert!(
             from.elapsed() < OPENED_WITHIN,
             "nothing is measured any more"
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
+    let output = interrupted(bench);
     (text(&output.stdout), text(&output.stderr))
 }
 
@@ -212,10 +236,14 @@ fn operations_that_failed_are_counted_beside_the_documents_lines() {
     let node = Node::start(folder.path(), &["--timeout", "0.1"]);
     let clio = ["--format", "clio", "--order", "3"];
     let mut runs = (0..5).map(|_| bench_of_a_node_that_stops(&node, &clio));
-    // A busy machine may let it end before its first line.
+    // A busy machine may let it end before its first line, or miss that the node has stopped.
+    let has_failed = |(printed, said): &(String, String)| {
+        let mut counts = said.lines().filter(|line| line.ends_with(" failed"));
+        !printed.is_empty() && counts.any(|line| !line.contains(" 0 failed"))
+    };
     let (printed, said) = runs
-        .find(|(printed, _)| !printed.is_empty())
-        .expect("a measurement of five that prints a line");
+        .find(has_failed)
+        .expect("a measurement of five that prints a line and counts failures");
     assert!(
         printed.starts_with("nr_sessions:    1 avg_Write: "),
         "{printed}"
@@ -231,33 +259,28 @@ fn operations_that_failed_are_counted_beside_the_documents_lines() {
 fn a_measurement_says_which_spaces_stay_at_a_node_that_does_not_answer() {
     let folder = TempDir::new().unwrap();
     let node = Node::start(folder.path(), &["--timeout", "0.1"]);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
-    command.args(["memory", "bench", &node.url(), "--wait", "blocking"]);
-    command.args(["-d", "3600", "--op", "read"]);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let bench = command.spawn().expect("tare runs");
-    let from = Instant::now();
-    while node.status()["memory"]["spaces"] == 0 {
-        assert!(from.elapsed() < OPENED_WITHIN, "no space is opened");
-        std::thread::sleep(Duration::from_millis(20));
-    }
     let node_pid = Pid::from_child(&node.child);
-    kill_process(node_pid, Signal::STOP).unwrap();
-    kill_process(Pid::from_child(&bench), Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
-    kill_process(node_pid, Signal::CONT).unwrap();
-    let said = text(&output.stderr);
-    assert!(matches!(output.status.code(), Some(1 | 2)), "{said}");
-    let kept = said
-        .lines()
-        .find(|line| line.contains("1 address space may stay"));
+    let mut outputs = (0..5).map(|_| {
+        let (bench, before) = begun(&node, &["--op", "read"], spaces, 1);
+        kill_process(node_pid, Signal::STOP).unwrap();
+        let output = interrupted(bench);
+        kill_process(node_pid, Signal::CONT).unwrap();
+        (output.status.code(), text(&output.stderr), before)
+    });
+    // A busy machine may let it give up and close its space before the node stops.
+    let may_stay = "1 address space may stay";
+    let (code, said, before) = outputs
+        .find(|(_, said, _)| said.contains(may_stay))
+        .expect("a measurement of five whose space may stay");
+    assert!(matches!(code, Some(1 | 2)), "{said}");
+    let kept = said.lines().find(|line| line.contains(may_stay));
     let kept = kept.unwrap_or_else(|| panic!("{said}"));
     let close = kept.split("tare memory ").nth(1).unwrap();
     let close: Vec<&str> = close.split(' ').collect();
     let closed = answered(|| run(&close));
     // The node may have executed one of those that were given up.
     assert!(matches!(closed.status.code(), Some(0 | 1)), "{kept}");
-    assert_eq!(node.status()["memory"]["spaces"], 0, "{kept}");
+    assert!(spaces(&node) <= before, "{kept}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 mod memory_common;
 
-use memory_common::answered;
+use memory_common::{answered, until};
 
 const TARE: &str = env!("CARGO_BIN_EXE_tare");
 const NODE: &str = "10.81.0.1:7311";
@@ -95,8 +95,12 @@ fn a_node_at_an_interface_is_pinged_measured_asked_and_stopped() {
     let done = answered(|| run_beside(pid, &bench));
     assert!(done.status.success(), "{done:?}");
 
-    let status = run_beside(pid, &["status", "--json", socket]);
-    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let status: Value = until("the status of the node", || {
+        let said = run_beside(pid, &["status", "--json", socket]);
+        let is_there = said.status.success() || node.0.try_wait().unwrap().is_none();
+        assert!(is_there, "{said:?}");
+        serde_json::from_slice(&said.stdout).ok()
+    });
     assert_eq!(status["listen"], listen);
     assert!(status["workers"][0]["received"].as_u64().unwrap() > 40);
     kill_process(Pid::from_child(&node.0), Signal::TERM).unwrap();

@@ -251,20 +251,32 @@ fn play(parameters: &Value, started: impl FnOnce(&Child)) -> Vec<Value> {
     said
 }
 
+/// Returns true if an operation of a trial was given up, as on a busy machine.
+fn is_held_up(said: &[Value]) -> bool {
+    let reason = said.last().unwrap()["message"].as_str();
+    let failed = |message: &Value| message["counters"]["failed"].as_u64() > Some(0);
+    is_too_slow(reason.unwrap_or_default()) || said.iter().any(failed)
+}
+
 #[test]
 fn sessions_over_shared_memory_have_one_ring_or_one_each() {
     for (rings, expected) in [("one", 1), ("each", 6)] {
         let parameters = json!({
             "transport": "shm", "sessions": 6, "rings": rings, "order": 0, "duration": "1 ms",
         });
-        let mut sockets = 0;
-        let said = play(&parameters, |client| {
-            // A ring has a connection, and over shared memory there is no other socket.
-            let files = fs::read_dir(format!("/proc/{}/fd", client.id())).unwrap();
-            let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-            let is_socket = |target: &PathBuf| target.to_string_lossy().starts_with("socket:");
-            sockets = targets.filter(is_socket).count();
-        });
+        let trial = |_| {
+            let mut sockets = 0;
+            let said = play(&parameters, |client| {
+                // A ring has a connection, and over shared memory there is no other socket.
+                let files = fs::read_dir(format!("/proc/{}/fd", client.id())).unwrap();
+                let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+                let is_socket = |target: &PathBuf| target.to_string_lossy().starts_with("socket:");
+                sockets = targets.filter(is_socket).count();
+            });
+            (said, sockets)
+        };
+        let found = (0..5).map(trial).find(|(said, _)| !is_held_up(said));
+        let (said, sockets) = found.expect("a trial of five that is not held up");
         assert_eq!(sockets, expected, "{rings}");
         let of = |kind: &str| said.iter().find(|message| message["type"] == kind);
         let counters = &of("counters").unwrap_or_else(|| panic!("{said:?}"))["counters"];
@@ -280,11 +292,6 @@ fn threads_of_a_client_have_sessions_of_their_own_and_all_of_them_are_counted() 
     let parameters = json!({
         "threads": 3, "sessions": 2, "order": 2, "size": "16 B", "op": "write", "duration": "1 ms",
     });
-    let is_held_up = |said: &Vec<Value>| {
-        let reason = said.last().unwrap()["message"].as_str();
-        let failed = |message: &Value| message["counters"]["failed"].as_u64() > Some(0);
-        is_too_slow(reason.unwrap_or_default()) || said.iter().any(failed)
-    };
     let mut trials = (0..5).map(|_| play(&parameters, |_| ()));
     let said = trials.find(|said| !is_held_up(said));
     let said = said.expect("a trial of five that is not held up");

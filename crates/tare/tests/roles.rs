@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
+use tempfile::TempDir;
 
 const EXPERIMENT: &str = r#"
 [[experiment]]
@@ -100,27 +101,37 @@ fn the_roles_of_a_trial_find_each_other_and_the_tester_measures() {
     }
 }
 
+/// Starts a run, kills one of its gateways, and returns its folder, its number and the record of
+/// the trial that failed; `None` if the gateway had ended before, as on a busy machine.
+fn killed() -> Option<(TempDir, u32, Value)> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = start(folder.path(), "3");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let gateway = loop {
+        if let [one, _] = gateways(run.id())[..] {
+            break one;
+        }
+        if run.try_wait().unwrap().is_some() {
+            return None;
+        }
+        assert!(Instant::now() < deadline, "no gateways after 60 s");
+        sleep(Duration::from_millis(20));
+    };
+    let _ = kill_process(Pid::from_raw(gateway as i32).unwrap(), Signal::KILL);
+    run.wait().unwrap();
+    // Not always the first: a busy machine may let a trial end before its gateways are seen.
+    let mut records = records(folder.path()).into_iter();
+    let failed = records.find(|record| record["outcome"]["status"] == "failed")?;
+    Some((folder, run.id(), failed))
+}
+
 #[test]
 fn a_gateway_that_dies_fails_its_trial_with_the_name_of_its_role() {
     if !is_testable() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let mut run = start(folder.path(), "3");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let gateway = loop {
-        if let [one, _] = gateways(run.id())[..] {
-            break one;
-        }
-        assert!(Instant::now() < deadline, "no gateways after 30 s");
-        sleep(Duration::from_millis(20));
-    };
-    kill_process(Pid::from_raw(gateway as i32).unwrap(), Signal::KILL).unwrap();
-    run.wait().unwrap();
-    // Not always the first: a busy machine may let a trial end before its gateways are seen.
-    let mut records = records(folder.path()).into_iter();
-    let failed = records.find(|record| record["outcome"]["status"] == "failed");
-    let failed = failed.expect("a trial whose gateway was killed");
+    let found = (0..5).find_map(|_| killed());
+    let (folder, run, failed) = found.expect("a trial of five runs whose gateway was killed");
     let reason = failed["outcome"]["reason"].as_str().unwrap();
     let roles = ["left", "right"];
     let expected = roles.map(|role| format!("{role}: the gateway ended by itself: signal: 9"));
@@ -133,5 +144,5 @@ fn a_gateway_that_dies_fails_its_trial_with_the_name_of_its_role() {
     for role in ["tester", "left", "right"] {
         assert!(log.contains(&format!("-- role {role} --")), "{log}");
     }
-    assert!(gateways(run.id()).is_empty());
+    assert!(gateways(run).is_empty());
 }

@@ -26,7 +26,7 @@ use crate::ring::{Doorbell, Notification};
 use crate::variant::Merging;
 
 /// The time that a guest has to end by itself.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FAREWELL: Duration = Duration::from_secs(10);
 /// Frames that a TAP device keeps while its host is not on a processor. With the kernel's 1,000,
 /// which are less than two connections have in flight, 16 clients that wrote to the guest lost
 /// every 17th frame on two busy processors, and now and then waited for a timeout of TCP.

@@ -127,11 +127,10 @@ fn a_future_ends_when_the_node_is_too_slow_or_gone() {
         timeout: Duration::from_millis(300),
         ..PATIENT
     };
-    let clients = [config, PATIENT].map(|config| Client::connect(&node.path, &config).unwrap());
+    let clients = [node.connect_hasty(config.timeout), node.connect()];
     let [hasty, patient] =
         clients.map(|client| AsyncSession::new(Session::new(client, SpaceId(3))).unwrap());
-    node.pause.store(true, Ordering::Relaxed);
-    // One turn may still be under way.
+    node.pause();
     let probe = Client::connect(&node.path, &config).err();
     assert!(matches!(probe, Some(ConnectError::Silent)));
     let late = block_on(hasty.write(BASE, vec![1])).unwrap_err();

@@ -14,7 +14,7 @@ fn a_node_that_stops_answering_is_a_timeout_and_what_was_given_up_never_runs() {
     };
     let mut client = node.connect();
     alloc(&mut client, SpaceId(1), 1 << 20);
-    let mut other = Client::connect(&node.path, &config).unwrap();
+    let mut other = node.connect_hasty(config.timeout);
     // The node has seen this client, and polls it no more than others.
     let retry = |client: &mut Client| loop {
         if client.read_into(SpaceId(1), BASE, &mut [0; 8]).is_ok() {
@@ -22,10 +22,9 @@ fn a_node_that_stops_answering_is_a_timeout_and_what_was_given_up_never_runs() {
         }
     };
     retry(&mut other);
-    node.pause.store(true, Ordering::Relaxed);
-    // One turn may still be under way: only what comes after it is certain not to run.
-    let mut probe = Client::connect(&node.path, &config).err();
-    assert!(matches!(probe.take(), Some(ConnectError::Silent)));
+    node.pause();
+    let probe = Client::connect(&node.path, &config).err();
+    assert!(matches!(probe, Some(ConnectError::Silent)));
     assert_eq!(
         other.write(SpaceId(1), BASE, &[1; 8], None),
         Err(Failure::OutcomeUnknown)
@@ -58,7 +57,7 @@ fn a_node_that_stops_answering_is_a_timeout_and_what_was_given_up_never_runs() {
         .all(|done| done.outcome == Err(Failure::OutcomeUnknown)));
     let lens: Vec<_> = done.iter().map(|done| done.data.len()).collect();
     assert_eq!(lens, [0, 0, long.len(), 8]);
-    node.pause.store(false, Ordering::Relaxed);
+    node.resume();
     let mut out = [9; 64];
     // The ring works on, and the node found retracted entries only.
     retry(&mut other);
@@ -71,7 +70,7 @@ fn a_node_that_ends_is_seen_at_once() {
     let mut node = Node::start(ServerConfig::new(1));
     let mut client = node.connect();
     alloc(&mut client, SpaceId(1), 4096);
-    node.pause.store(true, Ordering::Relaxed);
+    node.pause();
     let start = Instant::now();
     let read = Operation::Read {
         address: BASE,
@@ -132,16 +131,11 @@ fn an_answer_that_comes_after_the_timeout_is_not_that_to_the_next_capability() {
     let secret = |n| Secret::new(&[n; 32]);
     let node = Node::start(ServerConfig::with_secret(1, secret(1)));
     let mut client = node.connect();
-    let hasty = ClientConfig {
-        timeout: Duration::from_millis(20),
-        ..PATIENT
-    };
-    let mut hasty = Client::connect(&node.path, &hasty).unwrap();
-    // It has seen the pause when it does not answer any more.
-    node.pause.store(true, Ordering::Relaxed);
+    let mut hasty = node.connect_hasty(Duration::from_millis(20));
+    node.pause();
     let right = secret(1).capability(SpaceId(3));
     while hasty.attach(&right) != Err(Failure::Timeout) {}
-    node.pause.store(false, Ordering::Relaxed);
+    node.resume();
     assert_eq!(client.attach(&right), Ok(true));
     let wrong = secret(2).capability(SpaceId(3));
     let answer = std::iter::repeat_with(|| hasty.attach(&wrong))
@@ -153,18 +147,14 @@ fn an_answer_that_comes_after_the_timeout_is_not_that_to_the_next_capability() {
 fn a_capability_that_could_not_be_shown_is_not_waited_for_later() {
     let secret = Secret::new(&[1; 32]);
     let node = Node::start(ServerConfig::with_secret(1, Secret::new(&[1; 32])));
-    let hasty = ClientConfig {
-        timeout: Duration::from_millis(1),
-        ..PATIENT
-    };
-    let mut hasty = Client::connect(&node.path, &hasty).unwrap();
+    let mut hasty = node.connect_hasty(Duration::from_millis(1));
     let right = secret.capability(SpaceId(3));
-    node.pause.store(true, Ordering::Relaxed);
+    node.pause();
     // More than the socket has room for.
     for _ in 0..1500 {
         let _ = hasty.attach(&right);
     }
-    node.pause.store(false, Ordering::Relaxed);
+    node.resume();
     let start = Instant::now();
     while hasty.attach(&right) != Ok(true) {
         assert!(start.elapsed() < Duration::from_secs(20));

@@ -429,20 +429,21 @@ fn random_lines_that_change_under_the_node_disturb_no_other_client() {
         ..ServerConfig::new(1)
     });
     let stop = Arc::new(AtomicBool::new(false));
-    let threads: Vec<_> = (0..2)
-        .map(|seed| {
-            let (stop, path) = (stop.clone(), node.path.clone());
+    let lives = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+    let threads: Vec<_> = (0..)
+        .zip(&lives)
+        .map(|(seed, lives)| {
+            let (stop, path, lives) = (stop.clone(), node.path.clone(), lives.clone());
             thread::spawn(move || {
                 let mut random = Random::new(seed);
-                let mut lives = 0;
                 while !stop.load(Ordering::Relaxed) {
                     scribble(&path, &mut random);
-                    lives += 1;
+                    lives.fetch_add(1, Ordering::Relaxed);
                 }
-                lives
             })
         })
         .collect();
+    let has_each_lived = || lives.iter().all(|lives| lives.load(Ordering::Relaxed) > 0);
     let mut honest = node.connect();
     alloc(&mut honest, SpaceId(1), 1 << 20);
     // Every page gets its frame before the others can take all of them.
@@ -452,7 +453,7 @@ fn random_lines_that_change_under_the_node_disturb_no_other_client() {
     let mut random = Random::new(77);
     let mut data = vec![0; 70_000];
     let (start, mut rounds) = (Instant::now(), 0);
-    while start.elapsed() < Duration::from_secs(3) || rounds < 50 {
+    while start.elapsed() < Duration::from_secs(3) || rounds < 50 || !has_each_lived() {
         let len = 1 + random.below(70_000) as usize;
         random.fill(&mut data[..len]);
         honest.write(SpaceId(1), BASE, &data[..len], None).unwrap();
@@ -462,14 +463,12 @@ fn random_lines_that_change_under_the_node_disturb_no_other_client() {
         rounds += 1;
     }
     stop.store(true, Ordering::Relaxed);
-    let lives: Vec<u32> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
     drop(honest);
     let (counters, _) = node.stop();
-    assert!(
-        lives.iter().all(|&lives| lives > 0) && counters.cut_off > 0,
-        "{counters:?}"
-    );
-    assert_eq!(counters.connected, 1 + u64::from(lives.iter().sum::<u32>()));
+    assert!(counters.cut_off > 0, "{counters:?}");
+    let lives = lives.map(|lives| u64::from(lives.load(Ordering::Relaxed)));
+    assert_eq!(counters.connected, 1 + lives.iter().sum::<u64>());
 }
 
 /// Connects, and stores random words that are often nearly right, until it is cut off.

@@ -31,9 +31,14 @@ fn writes_left_incomplete_keep_no_other_client_from_its_share() {
     thread::scope(|scope| {
         let busy = scope.spawn(|| {
             let (mut at, mut lost, mut is_last) = ([100; 2], 0, false);
-            while !is_last && at[0] < 2 << 20 {
+            while !is_last {
                 // Once more afterwards, in case that there was no time for it before.
                 is_last = stop.load(Ordering::Relaxed);
+                if !is_last && at[0] == (2 << 20) - 1 {
+                    // They stay incomplete.
+                    thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
                 for (n, hostile) in hostile.iter_mut().enumerate() {
                     let body = 2u64 << 52 | at[n];
                     let words = [2000 + n as u64, BASE, place(1, 0), body, 0, 0, 0];
@@ -115,7 +120,7 @@ fn a_client_that_is_gone_keeps_no_memory_of_the_node() {
         let start = Instant::now();
         while rustix::fs::fstat(memory.fd()).unwrap().st_blocks > 0 {
             assert!(
-                start.elapsed() < Duration::from_secs(10),
+                start.elapsed() < Duration::from_secs(60),
                 "the node pays for it"
             );
             thread::yield_now();

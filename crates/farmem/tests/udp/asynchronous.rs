@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::sync::mpsc::{channel, Sender};
+use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -129,10 +129,10 @@ fn what_was_submitted_happens_although_the_session_is_dropped() {
     assert_eq!(byte, [9]);
 }
 
-/// A channel that takes one operation, and fails.
-#[derive(Default)]
+/// A channel that takes one operation, and fails once the future that waits has been polled.
 struct Broken {
     submitted: usize,
+    is_polled: Receiver<()>,
 }
 
 impl Channel for Broken {
@@ -150,8 +150,7 @@ impl Channel for Broken {
     }
 
     fn progress(&mut self, _: Duration) -> io::Result<()> {
-        // Until the future that waits has been polled.
-        std::thread::sleep(Duration::from_millis(100));
+        self.is_polled.recv().unwrap();
         Err(io::ErrorKind::BrokenPipe.into())
     }
 
@@ -179,7 +178,12 @@ impl Wake for Again {
 
 #[test]
 fn a_waker_may_use_the_session_whose_channel_has_failed() {
-    let session = AsyncSession::new(Session::new(Broken::default(), SpaceId(1))).unwrap();
+    let (polled, is_polled) = channel();
+    let broken = Broken {
+        submitted: 0,
+        is_polled,
+    };
+    let session = AsyncSession::new(Session::new(broken, SpaceId(1))).unwrap();
     let (done, ended) = channel();
     let waker = Waker::from(Arc::new(Again(session.clone(), done)));
     let mut read = Box::pin(session.read(0, 8));
@@ -188,6 +192,7 @@ fn a_waker_may_use_the_session_whose_channel_has_failed() {
         .poll(&mut Context::from_waker(&waker))
         .is_pending());
     drop(waker);
+    polled.send(()).unwrap();
     let is_refused = ended.recv_timeout(Duration::from_secs(20));
     assert_eq!(is_refused, Ok(true), "the waker got the failure");
     assert!(block_on(read).is_err());

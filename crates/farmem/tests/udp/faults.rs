@@ -345,7 +345,9 @@ fn a_client_that_is_killed_under_load_harms_no_other() {
             ..options()
         };
         let mut heir = connect(&address, &options).unwrap();
-        let guard = heir.lock_within(0x4000_0000, SECOND, 60 * SECOND).unwrap();
+        let guard = heir
+            .lock_within(0x4000_0000, 60 * SECOND, 60 * SECOND)
+            .unwrap();
         heir.write_guarded(0x4000_0000, b"mine", Some(guard))
             .unwrap();
         heir.close().unwrap();

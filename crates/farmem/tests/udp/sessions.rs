@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn client(first_id: u64) -> Client {
     Client::new(ClientConfig {
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(60),
         ..ClientConfig::new(first_id)
     })
 }

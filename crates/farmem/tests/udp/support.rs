@@ -19,7 +19,7 @@ pub(crate) fn epoch() -> u64 {
 /// A timeout that a test machine with other things to do can keep.
 pub(crate) fn node_config() -> NodeConfig {
     NodeConfig {
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(60),
         bytes_per_second: 50_000_000,
         ..NodeConfig::new(epoch())
     }
@@ -47,7 +47,7 @@ pub(crate) fn options() -> Options {
         tare_farmem::protocol::ClientConfig::new(tare_farmem::session::random_id().unwrap());
     Options {
         client: Some(tare_farmem::protocol::ClientConfig {
-            timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(60),
             ..client
         }),
         ..Options::default()

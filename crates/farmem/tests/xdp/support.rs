@@ -56,7 +56,7 @@ pub(crate) fn cable() -> (Exclusive<Memory>, Exclusive<Memory>) {
 pub(crate) fn node() -> Node<Store> {
     let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let config = NodeConfig {
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(60),
         bytes_per_second: 50_000_000,
         datagram_bytes: DATAGRAM,
         ..NodeConfig::new(epoch.as_nanos() as u64)
@@ -66,7 +66,7 @@ pub(crate) fn node() -> Node<Store> {
 
 pub(crate) fn client_config() -> ClientConfig {
     ClientConfig {
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(60),
         ..ClientConfig::new(random_id().unwrap())
     }
 }

@@ -173,8 +173,10 @@ fn drain(pipes: &[OwnedFd], ends: &Receiver<()>, moves: &AtomicU64) {
             ended += 1;
             continue;
         }
+        // In this order: what has left a pipe since is counted.
+        let is_drained = pipes.iter().all(is_empty);
         let now = moves.load(Ordering::Acquire);
-        if is_still(before, now) && pipes.iter().all(is_empty) {
+        if is_drained && is_still(before, now) {
             return;
         }
         before = now;
@@ -186,20 +188,28 @@ fn is_still(before: u64, now: u64) -> bool {
     now == before && now.is_multiple_of(SENT)
 }
 
-/// Sends all that a stream has, on a thread, and counts what it does.
+/// Sends all that a stream has, on a thread, and counts what it does: a piece before it leaves the
+/// pipe, so that it is always seen in the one or in the other.
 fn forward(
-    mut from: impl Read + Send + 'static,
+    mut from: File,
     (kind, number): (Kind, u32),
     port: Port,
     (ended, moves): (Sender<()>, Arc<AtomicU64>),
 ) {
     thread::spawn(move || {
         let mut bytes = vec![0; 1 << 16];
-        while let Ok(len @ 1..) = from.read(&mut bytes) {
+        loop {
+            // Until there is something, or the end.
+            if let Err(Errno::INTR) = poll(&mut [PollFd::new(&from, PollFlags::IN)], None) {
+                continue;
+            }
             moves.fetch_add(1, Ordering::AcqRel);
-            let sent = send(&port, kind, number, &bytes[..len]);
+            let is_sent = match from.read(&mut bytes) {
+                Ok(len @ 1..) => send(&port, kind, number, &bytes[..len]).is_ok(),
+                _ => false,
+            };
             moves.fetch_add(SENT - 1, Ordering::AcqRel);
-            if sent.is_err() {
+            if !is_sent {
                 break;
             }
         }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use outcome::{describe, failed};
 use processes::Processes;
-use watch::{Listening, EXIT_GRACE};
+use watch::Listening;
 
 use crate::driver::{Invocation, Part};
 use crate::experiment::Metric;
@@ -31,6 +31,9 @@ pub const STDOUT_BYTES: &str = "stdout_bytes";
 
 /// The metric of a program without the protocol: its wall-clock time.
 pub const TIME: &str = "time";
+
+/// The time that the cleanup of an interrupted trial may take.
+const TIDY_MAX: Duration = Duration::from_secs(2);
 
 /// A finished trial.
 #[derive(Debug)]
@@ -96,7 +99,7 @@ pub fn run(
                 // An interrupted trial is tidied up too, but is not waited for.
                 limit: match finished.outcome {
                     Some(_) => limit,
-                    None => limit.min(EXIT_GRACE),
+                    None => limit.min(TIDY_MAX),
                 },
                 ..part.invocation.clone()
             },

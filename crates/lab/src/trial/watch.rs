@@ -11,8 +11,8 @@ use crate::driver::Part;
 use crate::placement::Process;
 use crate::protocol::{Command, Conversation, Heard, Position, LINE_MAX};
 
-/// The time that a process may take to exit after its last message.
-pub(super) const EXIT_GRACE: Duration = Duration::from_secs(2);
+/// The time that a process may take to exit after its last message. Only a hang takes as long.
+const EXIT_GRACE: Duration = Duration::from_secs(30);
 
 /// The time that the rest of its output may take to arrive once it is gone. It is in a pipe then,
 /// but the thread that reads it was seen not to run for half a second on a busy virtual machine.

@@ -62,7 +62,7 @@ impl Driver for Shell {
             program: "/bin/sh".into(),
             arguments: vec!["-c".into(), format!("{version}; {body}").into()],
             speaks_protocol: true,
-            limit: Duration::from_secs(10),
+            limit: Duration::from_secs(90),
             ..Invocation::default()
         }
     }

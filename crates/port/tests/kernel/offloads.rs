@@ -14,6 +14,10 @@ use crate::traffic::{becomes, receive, receive_all, send};
 /// neighbour's.
 fn wired() -> (Interface, Interface) {
     let ends = veth("a", "b");
+    // An interface that comes up before it has a carrier drops what the kernel sends until a thread
+    // of the kernel has seen the carrier; now it has one.
+    ends.0.set_up(false).unwrap();
+    ends.0.set_up(true).unwrap();
     ip("addr add 192.0.2.1/24 dev a");
     ip("neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev a");
     ends

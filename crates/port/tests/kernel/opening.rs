@@ -28,8 +28,10 @@ fn the_mode_that_works_is_chosen_and_the_others_are_explained() {
             refused[0].why
         );
         drop(port);
-        let (_, opened) = open(&a, 0, &pool, Kind::Auto).unwrap();
-        assert_eq!(opened.kind, Kind::Xdp(XdpMode::Native));
+        // A packet socket as long as the kernel has not released the queue, on a busy machine.
+        let mut kinds = (0..12).map(|_| open(&a, 0, &pool, Kind::Auto).unwrap().1.kind);
+        let kind = kinds.find(|kind| *kind != Kind::Packet);
+        assert_eq!(kind, Some(Kind::Xdp(XdpMode::Native)));
         let error = open(&a, 0, &pool, Kind::Xdp(XdpMode::ZeroCopy))
             .err()
             .unwrap();

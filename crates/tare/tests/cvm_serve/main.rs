@@ -304,16 +304,21 @@ fn a_second_signal_at_once_is_the_same_and_a_later_one_ends_what_hangs() {
     wait $host; echo "host $?"
     ls status.sock 2> /dev/null
 done
-serve sink
-guest=$(children $host)
-kill -STOP $guest
-kill -TERM $host
-# Again where a busy machine had handled the first one late, so that the next was at once, too.
-sleep 1.2
-while kill -TERM $host 2> /dev/null && ! gone $host; do sleep 1.2; done
-wait $host; echo "host $?"
-kill -CONT $guest
-soon gone $guest"#,
+# The later signal must come within the 10 s that the guest has, which a busy machine may miss.
+for n in 1 2 3 4 5; do
+    serve sink
+    guest=$(children $host)
+    kill -STOP $guest
+    kill -TERM $host
+    # Again where a busy machine had handled the first one late, so that the next was at once, too.
+    sleep 1.2
+    while kill -TERM $host 2> /dev/null && ! gone $host; do sleep 1.2; done
+    wait $host; ended=$?
+    kill -CONT $guest 2> /dev/null
+    soon gone $guest
+    [ $ended = 0 ] || break
+done
+echo "host $ended""#,
     );
     assert_eq!(printed, "host 0\nhost 0\nhost 0\nhost 143\n");
 }
@@ -510,7 +515,8 @@ await '"closed":1,'
 shown() { "$TARE" cvm status "$PWD/status.sock" > shown.txt 2> /dev/null; }
 soon shown
 grep ^exits shown.txt
-curl -s -m 20 http://127.0.0.1:9303/metrics > page.txt
+measured() { curl -sf -m 20 http://127.0.0.1:9303/metrics > page.txt; }
+soon measured
 grep -c '^tare_cvm_halts_total [1-9]' page.txt
 promtool check metrics < page.txt
 stop"#,

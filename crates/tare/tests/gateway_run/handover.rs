@@ -295,7 +295,7 @@ fn a_program_is_replaced_by_one_with_another_mode_of_xdp() {
     for (io, wanted) in [("xdp-native", "native"), ("xdp-generic", "generic")] {
         bed.options[1] = io.into();
         bed.hand_over(0);
-        bed.wait(10.0, wanted, || {
+        bed.wait(60.0, wanted, || {
             let status = bed.status(0)?;
             let is = |port: &str| {
                 let kind = status["workers"][0][port]["kind"].as_str();
@@ -333,7 +333,7 @@ impl Impostor {
 
     fn of(socket: PathBuf, namespace: u64) -> Impostor {
         let stream = UnixStream::connect(&socket).unwrap();
-        let limit = Some(Duration::from_secs(20));
+        let limit = Some(Duration::from_secs(60));
         stream.set_read_timeout(limit).unwrap();
         Impostor {
             socket,
@@ -442,7 +442,9 @@ fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwar
             }),
             ("too late", |other| {
                 other.receive_state();
-                thread::sleep(Duration::from_millis(1500));
+                let mut kind = [0];
+                let len = other.stream.read(&mut kind).unwrap();
+                assert!(len == 0 || kind == [REFUSED], "{kind:?}");
                 // The gateway goes on by now, so the kernel must not let this through.
                 assert!(other.say(TAKEN, "").is_err());
             }),
@@ -583,9 +585,13 @@ fn sigusr2_starts_the_program_again_in_the_place_of_the_one_that_runs_and_tells_
         (!is_fine).then(log)
     });
     // It is no child of the test.
-    let process = Pid::from_raw(bed.pid(0).unwrap() as i32).unwrap();
+    let pid = bed.pid(0).unwrap();
+    let process = Pid::from_raw(pid as i32).unwrap();
     kill_process(process, Signal::TERM).unwrap();
-    bed.wait(20.0, "it to end", || bed.pid(0).is_none().then_some(()));
+    bed.wait(60.0, "it to end", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
     assert!(!bed.handover_socket(0).exists());
 }
 
@@ -596,18 +602,17 @@ fn replaced_at_its_signal(bed: &Testbed) -> u64 {
     let old = bed.pid(0).unwrap();
     let process = Pid::from_raw(old as i32).unwrap();
     let failures = || bed.log(0).matches("event=handover_failed").count();
-    for _ in 0..3 {
-        let before = failures();
-        kill_process(process, Signal::USR2).unwrap();
-        let new = bed.wait(30.0, "the successor to answer", || {
-            match bed.pid(0).filter(|pid| *pid != old) {
-                None => (failures() > before).then_some(None),
-                new => Some(new),
-            }
-        });
-        if let Some(new) = new {
-            return new;
+    let before = failures();
+    kill_process(process, Signal::USR2).unwrap();
+    bed.wait(120.0, "the successor to answer", || {
+        let pid = bed.pid(0)?;
+        if pid != old {
+            return Some(pid);
         }
-    }
-    panic!("three handovers failed\n{}", bed.log(0));
+        // While the process that failed is there, the signal has no effect.
+        if failures() > before {
+            let _ = kill_process(process, Signal::USR2);
+        }
+        None
+    })
 }

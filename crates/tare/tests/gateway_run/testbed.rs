@@ -229,10 +229,21 @@ impl Testbed {
         }
     }
 
-    /// The output of `tare gateway status --json`; `None` if the gateway does not answer.
+    /// The output of `tare gateway status --json`; `None` if no gateway listens. One that does not
+    /// answer in time is asked again, for a minute.
     pub(crate) fn status(&self, side: usize) -> Option<Value> {
-        let output = status(&["--json"], &self.socket(side));
-        serde_json::from_slice(&output.stdout).ok()
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let output = status(&["--json"], &self.socket(side));
+            let status = serde_json::from_slice(&output.stdout).ok();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let gone = ["Connection refused", "No such file"];
+            let is_gone = gone.iter().any(|words| said.contains(words));
+            if status.is_some() || is_gone || Instant::now() > end {
+                return status;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Frames that the kernel dropped at either end of the cables.

@@ -93,7 +93,20 @@ fn a_server_may_have_a_certificate_that_is_trusted_itself_or_one_that_it_signed(
         // A refusal ends it; until then a busy machine may take its time.
         let limit = if refused.is_some() { "20" } else { "0.2" };
         let done = run(&[
-            "tls", &address, "-c", "2", "-d", limit, "-w", "0", "--cacert", &trusted, "--sni", sni,
+            "tls",
+            &address,
+            "-c",
+            "2",
+            "-d",
+            limit,
+            "-w",
+            "0",
+            "--timeout",
+            "60",
+            "--cacert",
+            &trusted,
+            "--sni",
+            sni,
         ]);
         let error = text(&done.stderr);
         let code = if refused.is_some() { 2 } else { 0 };
@@ -117,7 +130,8 @@ fn tls_shows_certificates_and_names_and_resumes_sessions_as_asked() {
         "localhost",
     ];
     let tls = |seconds: &str, more: &[&str]| {
-        let load = ["-c", "2", "-d", seconds, "-w", "0", "--json"];
+        let load = ["-c", "2", "-d", seconds, "-w", "0"];
+        let load = [&load[..], &["--timeout", "60", "--json"]].concat();
         run(&[&["tls", &address], &load[..], more].concat())
     };
     // Longer trials where handshakes take long on a busy machine.

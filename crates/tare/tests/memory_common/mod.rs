@@ -2,6 +2,8 @@
 //! what was given up is tried again, and nothing else.
 
 use std::process::Output;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -9,11 +11,31 @@ use serde_json::Value;
 const ATTEMPTS: usize = 20;
 
 /// The words of programs and failures about a node that is slow or gone.
-const TOO_SLOW: [&str; 3] = ["no answer", "does not answer", "was too slow"];
+const TOO_SLOW: [&str; 4] = [
+    "no answer",
+    "does not answer",
+    "was too slow",
+    "the node did not answer in time",
+];
 
 /// Returns true if a text says that the node did not answer in time.
 pub(crate) fn is_too_slow(said: &str) -> bool {
     TOO_SLOW.iter().any(|words| said.contains(words))
+}
+
+/// Asks until there is something, for a minute.
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let from = Instant::now();
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(
+            from.elapsed() < Duration::from_secs(60),
+            "waited for {what}"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Runs `tare memory ping` or `bench` until each of its operations is answered, and returns its

@@ -1,17 +1,19 @@
 //! A node that a test starts, asks and ends.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::{kill_process, waitid, Pid, Signal, WaitId, WaitIdOptions};
 use serde_json::Value;
 use tare_farmem::protocol::ClientConfig;
 use tare_farmem::session::{connect, random_id, Options, Session};
+
+use crate::memory_common::until;
 
 pub(crate) fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
@@ -98,9 +100,26 @@ impl Node {
     }
 
     pub(crate) fn status(&self) -> Value {
-        let done = run(&["status", "--json", self.socket.to_str().unwrap()]);
-        assert!(done.status.success(), "{}", text(&done.stderr));
-        serde_json::from_slice(&done.stdout).unwrap()
+        serde_json::from_str(&self.said(&["--json"])).unwrap()
+    }
+
+    /// Returns what `tare memory status` prints. It is run again while the node is there and does
+    /// not answer in time.
+    pub(crate) fn said(&self, options: &[&str]) -> String {
+        let arguments = [&["status", self.socket.to_str().unwrap()][..], options].concat();
+        until("the status of a node", || {
+            let done = run(&arguments);
+            let is_answered = done.status.success();
+            assert!(is_answered || self.is_there(), "{}", text(&done.stderr));
+            is_answered.then(|| text(&done.stdout))
+        })
+    }
+
+    /// Returns true if the process has not ended.
+    fn is_there(&self) -> bool {
+        let id = WaitId::Pid(Pid::from_child(&self.child));
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(id, options).unwrap().is_none()
     }
 
     /// Sends a signal; returns the exit status and the rest of the log.
@@ -119,13 +138,17 @@ impl Drop for Node {
     }
 }
 
-/// The page of metrics, as a monitoring system asks for it.
+/// The page of metrics, as a monitoring system asks for it, until there is one.
 pub(crate) fn metrics_page(address: SocketAddr) -> String {
-    let mut connection = TcpStream::connect(address).unwrap();
-    let request = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    connection.write_all(request.as_bytes()).unwrap();
-    let mut page = String::new();
-    connection.read_to_string(&mut page).unwrap();
-    assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
-    page
+    let ask = || -> io::Result<String> {
+        let mut connection = TcpStream::connect(address)?;
+        let request = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        connection.write_all(request.as_bytes())?;
+        let mut page = String::new();
+        connection.read_to_string(&mut page)?;
+        Ok(page)
+    };
+    until("a page of metrics", || {
+        ask().ok().filter(|page| page.starts_with("HTTP/1.1 200 "))
+    })
 }

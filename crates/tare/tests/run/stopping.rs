@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::{commands, folder, output, samples, tare, text};
 
@@ -37,6 +38,26 @@ fn start_and_wait_for_samples(folder: &Path, n: usize) -> Child {
     child
 }
 
+/// Waits until a run that goes on has so many samples, or has ended: a busy machine may let it.
+fn wait_for_samples(child: &mut Child, folder: &Path, n: usize) {
+    while samples(&folder.join("r")) < n && child.try_wait().unwrap().is_none() {
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Signals a run once it has some samples, and returns its folder and its exit code. Another one is
+/// started where a busy machine let it end before.
+fn signalled(n: usize, signal: Signal) -> (TempDir, Option<i32>) {
+    let mut runs = (0..5).map(|_| {
+        let folder = folder();
+        let mut child = start_and_wait_for_samples(folder.path(), n);
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        (folder, child.wait().unwrap().code())
+    });
+    let run = runs.find(|(_, code)| *code != Some(0));
+    run.expect("a run of five that does not end before")
+}
+
 /// The number of processes in `folder` with this word in their command line.
 fn alive(folder: &Path, wanted: &[u8]) -> usize {
     fs::read_dir("/proc")
@@ -52,10 +73,8 @@ fn alive(folder: &Path, wanted: &[u8]) -> usize {
 
 #[test]
 fn ctrl_c_leaves_a_valid_run_and_no_child() {
-    let folder = folder();
-    let mut child = start_and_wait_for_samples(folder.path(), 7);
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let (folder, code) = signalled(7, Signal::INT);
+    assert_eq!(code, Some(130));
     assert_eq!(alive(folder.path(), b"trial"), 0);
     let report = output(folder.path(), &["report", "r", "--json"]);
     let result: Value = serde_json::from_slice(&report.stdout).unwrap();
@@ -71,17 +90,15 @@ fn sigkill_in_the_middle_and_resume_gives_every_cell_its_rounds() {
         let mut child = if had == 0 {
             start_and_wait_for_samples(folder.path(), more)
         } else {
-            let child = tare(folder.path(), &["run", "--resume", "r"])
+            let mut child = tare(folder.path(), &["run", "--resume", "r"])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            while samples(&folder.path().join("r")) < had + more {
-                sleep(Duration::from_millis(5));
-            }
+            wait_for_samples(&mut child, folder.path(), had + more);
             child
         };
-        kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+        let _ = kill_process(Pid::from_child(&child), Signal::KILL);
         child.wait().unwrap();
         // By the kernel, with the next time that each runs.
         let until = Instant::now() + Duration::from_secs(60);
@@ -107,11 +124,10 @@ fn finish(folder: &Path) {
 
 #[test]
 fn a_closed_terminal_ends_a_run_as_ctrl_c_does_unless_hangups_are_ignored() {
-    let folder = folder();
-    let mut child = start_and_wait_for_samples(folder.path(), 3);
-    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let (folder, code) = signalled(3, Signal::HUP);
+    assert_eq!(code, Some(130));
     assert_eq!(alive(folder.path(), b"trial"), 0);
+    let had = samples(&folder.path().join("r"));
     let mut child = Command::new("nohup")
         .arg(env!("CARGO_BIN_EXE_tare"))
         .args(["run", "--resume", "r"])
@@ -121,11 +137,8 @@ fn a_closed_terminal_ends_a_run_as_ctrl_c_does_unless_hangups_are_ignored() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let had = samples(&folder.path().join("r"));
-    while samples(&folder.path().join("r")) < had + 2 {
-        sleep(Duration::from_millis(5));
-    }
-    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    wait_for_samples(&mut child, folder.path(), had + 2);
+    let _ = kill_process(Pid::from_child(&child), Signal::HUP);
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 

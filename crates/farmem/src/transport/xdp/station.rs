@@ -448,11 +448,11 @@ mod tests {
     #[test]
     fn silent_addresses_give_way_to_others_and_known_ones_do_not() {
         let (mut station, mut link) = station();
-        let mut now = Instant::now();
         station
             .send(&one(&[1; 9]), 0..1, (PEER.1, 9).into())
             .unwrap();
         answer(&mut station, &mut link);
+        let mut now = Instant::now();
         assert_eq!(station.neighbors.mac(PEER.1.into()), Some(PEER.0));
         for number in 0..3 * TARGETS_MAX as u32 {
             now += ASKS.0;
@@ -487,15 +487,22 @@ mod tests {
 
     #[test]
     fn datagrams_for_silent_addresses_are_bounded_given_up_and_counted() {
-        let (mut station, _link) = station();
-        for number in 1..=10 {
-            let mut datagrams = Datagrams::new();
-            for _ in 0..20 {
-                datagrams.push(&[number; 9]);
+        let send_all = || {
+            let (mut station, link) = station();
+            let start = Instant::now();
+            for number in 1..=10 {
+                let mut datagrams = Datagrams::new();
+                for _ in 0..20 {
+                    datagrams.push(&[number; 9]);
+                }
+                let to = (Ipv4Addr::new(10, 0, 0, number), 9).into();
+                station.send(&datagrams, 0..20, to).unwrap();
             }
-            let to = (Ipv4Addr::new(10, 0, 0, number), 9).into();
-            station.send(&datagrams, 0..20, to).unwrap();
-        }
+            // On a busy machine the first may have been given up already.
+            let is_in_time = Instant::now().since(start) < GIVE_UP;
+            is_in_time.then_some((station, link))
+        };
+        let (mut station, _link) = std::iter::repeat_with(send_all).flatten().next().unwrap();
         assert_eq!(station.held.len(), HELD_MAX);
         assert_eq!(station.counters.unsent, 200 - HELD_MAX as u64);
         station.tick(Instant::now() + 2 * GIVE_UP).unwrap();

@@ -32,7 +32,7 @@ const PORT: u16 = 4433;
 /// The part of a measurement's duration that its warm-up takes on top.
 pub(super) const WARM_UP: f64 = 0.25;
 /// The longest time for which no byte may arrive.
-pub(super) const STANDSTILL: Duration = Duration::from_secs(5);
+pub(super) const STANDSTILL: Duration = Duration::from_secs(20);
 /// The longest time for the handshakes.
 pub(super) const HANDSHAKES: Duration = Duration::from_secs(10);
 /// The longest time for which records are sealed ahead.

@@ -30,7 +30,7 @@ const PORT: u16 = 8080;
 /// The usual time until a guest serves, emulated.
 const BOOT: Duration = Duration::from_secs(4);
 /// The longest time until then.
-const BOOT_MAX: Duration = Duration::from_secs(180);
+const BOOT_MAX: Duration = Duration::from_secs(400);
 
 parameters! {
     /// The parameters of the driver `guest`.

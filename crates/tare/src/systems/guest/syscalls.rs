@@ -22,7 +22,7 @@ use crate::terminal;
 /// The usual time until a guest is ready.
 const BOOT: Duration = Duration::from_secs(4);
 /// The longest time until then.
-const BOOT_MAX: Duration = Duration::from_secs(180);
+const BOOT_MAX: Duration = Duration::from_secs(400);
 
 choices! {
     /// The place of the system calls.

@@ -11,7 +11,7 @@ use tare_load::protocol::{Http, Protocol as _};
 use tare_load::{ask, Key, Operation, Record, Request, Target};
 
 /// The time that a server has to answer, and to write its log.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A source of a server's counts.
 pub(super) enum Counter {

@@ -350,15 +350,15 @@ fn wait_until_up(interface: &Interface, name: &str) -> anyhow::Result<()> {
             bail!("{name} is down; bring it up with `ip link set {device} up`");
         }
         let waited = begin.elapsed();
+        if waited > Duration::from_secs(1) && !is_said {
+            terminal::say(&format!("tare: {name}: waiting for its carrier"));
+            is_said = true;
+        }
         if waited > CARRIER_WAIT {
             bail!(
                 "{name} is up, but has no carrier after {} s: check its cable, and that the other end is up",
                 CARRIER_WAIT.as_secs()
             );
-        }
-        if waited > Duration::from_secs(1) && !is_said {
-            terminal::say(&format!("tare: {name}: waiting for its carrier"));
-            is_said = true;
         }
         thread::sleep(Duration::from_millis(10));
     }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
 
 /// The time after which a request is given up, unless the node has a shorter one. A person may wait
 /// for longer than a program, and a node may be busy.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Closes the spaces, one after the other, and prints those that were closed even if a later one
 /// fails.

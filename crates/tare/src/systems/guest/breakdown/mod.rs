@@ -31,7 +31,7 @@ use crate::terminal;
 /// The usual time until a guest serves, emulated.
 const BOOT: Duration = Duration::from_secs(6);
 /// The longest time until then, and for the recorder to begin and to end.
-const BOOT_MAX: Duration = Duration::from_secs(180);
+const BOOT_MAX: Duration = Duration::from_secs(400);
 /// The kernel's trace of this machine.
 const TRACEFS: &str = "/sys/kernel/tracing";
 

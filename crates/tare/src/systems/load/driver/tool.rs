@@ -211,8 +211,11 @@ impl Generator {
                      io.write(string.format(\"{WRK_P999}%d\\n\", latency:percentile(99.9)))\nend\n"
                 );
                 fs::write(folder.join("done.lua"), script)?;
+                // Beyond its time for a response wrk counts an error. By itself it takes 2 s, for
+                // which a busy machine may keep a server from its processor.
                 add(&format!(
-                    "-t 1 -c {connections} -d {seconds}s --latency -s done.lua http://{address}{}",
+                    "-t 1 -c {connections} -d {seconds}s --timeout 20s --latency -s done.lua \
+                     http://{address}{}",
                     super::DOCUMENT
                 ));
             }

@@ -243,7 +243,9 @@ fn wait_for_node(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
             Error::Failed(_) => true,
             Error::Io(error) => matches!(
                 error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                io::ErrorKind::NotFound
+                    | io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::TimedOut
             ),
             _ => false,
         };
