@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tare_load::protocol::{Http, Progress, Protocol, Resp, RespVersion};
 use tare_load::{
@@ -230,14 +230,19 @@ fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not(
     let stopped = Duration::from_millis(200);
     // The 90th percentile, and whether the longest wait was that for all of the stop.
     let p90_and_longest = |pace| {
-        let (gate, answered) = (Arc::new(Mutex::new(())), Arc::new(AtomicU64::new(0)));
+        // The time of the first request, and how many are to be answered before the stop: as many
+        // as an open loop sends in 400 ms.
+        let gate = Arc::new(Mutex::new((None, Some(160))));
         let server = Server::start(usize::MAX, move |arrived: &[u8]| {
             let answer = http_answer(arrived)?;
-            let held = gate.lock().unwrap();
-            if answered.fetch_add(1, Ordering::Relaxed) == 160 {
+            let (first, left) = &mut *gate.lock().unwrap();
+            let elapsed = first.get_or_insert_with(Instant::now).elapsed();
+            // A closed loop sends more.
+            if *left == Some(0) && elapsed > Duration::from_millis(350) {
+                *left = None;
                 std::thread::sleep(stopped);
             }
-            drop(held);
+            *left = left.map(|left: u32| left.saturating_sub(1));
             Some(answer)
         });
         let options = Options {
@@ -353,7 +358,7 @@ impl Protocol for Laborious {
     }
 
     fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         while begin.elapsed() < Duration::from_micros(200) {
             std::hint::spin_loop();
         }
@@ -572,7 +577,7 @@ fn a_trial_ends_when_it_is_stopped() {
         ..options()
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     let http = Http::new("localhost", &["/".into()], &[]).unwrap();
     let record = std::thread::scope(|scope| {
         scope.spawn(|| {
