@@ -115,7 +115,7 @@ fn twenty_boots_two_at_a_time_are_twenty_ready() {
         }
     };
     thread::scope(|scope| {
-        scope.spawn(&lane);
+        scope.spawn(lane);
         lane();
     });
     let failed = failed.into_inner().unwrap();
