@@ -114,16 +114,17 @@ impl Schedule {
     }
 }
 
-/// Closes open experiments that ran all `round` rounds before, if those that are left of the budget
-/// are too few for all: the ones that need most time, until the others have enough. Otherwise none
-/// would come to a verdict, as where a few experiments take most of every round.
+/// Closes open experiments that ran all `round` rounds before and whose next round would take time
+/// that others need which need less. Otherwise none would come to a verdict, as where a few
+/// experiments take most of every round.
 fn make_room(plan: &Plan, records: &[TrialRecord], round: u32, open: &mut [bool]) {
     let Some(budget) = plan.budget().filter(|_| round >= FEWEST) else {
         return;
     };
-    let left = budget.saturating_sub(elapsed(records)).as_secs_f64() * 1e3;
+    let mut left = budget.saturating_sub(elapsed(records)).as_secs_f64() * 1e3;
     let places = (0..open.len()).filter(|place| open[*place]);
-    let mut needs: Vec<(usize, f64)> = places
+    // The time that each needs in all, and for one round.
+    let mut needs: Vec<(usize, f64, f64)> = places
         .map(|place| {
             let experiment = &plan.experiments[place];
             let rounds = experiment.rounds;
@@ -132,16 +133,16 @@ fn make_room(plan: &Plan, records: &[TrialRecord], round: u32, open: &mut [bool]
                 false => WANTED.clamp(rounds.least, rounds.most.max(rounds.least)),
             };
             let more = wanted.saturating_sub(round).max(1);
-            (
-                place,
-                per_round(records, experiment, round) * f64::from(more),
-            )
+            let one = per_round(records, experiment, round);
+            (place, one * f64::from(more), one)
         })
         .collect();
     needs.sort_by(|one, other| one.1.total_cmp(&other.1));
-    // One alone has all of the time.
-    while needs.len() > 1 && needs.iter().map(|need| need.1).sum::<f64>() > left {
-        open[needs.remove(needs.len() - 1).0] = false;
+    for (place, all, one) in needs {
+        open[place] = one <= left;
+        if open[place] {
+            left = (left - all).max(0.0);
+        }
     }
 }
 

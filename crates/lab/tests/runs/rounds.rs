@@ -325,11 +325,11 @@ fn an_experiment_of_long_rounds_makes_room_for_the_verdicts_of_others() {
         assert_eq!(Schedule::new(&plan, &records), schedule);
         schedule.open
     };
-    // Thirteen rounds more take 390 s and 39 s, after 99 s.
-    assert_eq!(state(530.0, 3, 2), [true, true]);
-    assert_eq!(state(520.0, 3, 2), [false, true]);
+    // Thirteen rounds more of the second take 39 s, after 99 s.
+    assert_eq!(state(169.0, 3, 2), [true, true]);
+    assert_eq!(state(167.0, 3, 2), [false, true]);
     // Too little for either: the one that needs least has it.
-    assert_eq!(state(110.0, 3, 2), [false, true]);
+    assert_eq!(state(131.0, 3, 2), [false, true]);
     // There is no need to before there are three rounds, and no one to make room for.
     assert_eq!(state(120.0, 2, 2), [true, true]);
     assert_eq!(state(130.0, 3, 1), [true]);
