@@ -138,6 +138,10 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        // Its socket goes with the thread, which the end of the process would cut short.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 

@@ -55,6 +55,7 @@ fn visit(html: &str) -> Option<Visit> {
             ))
             .arg(format!("--log-net-log={}", net.display()))
             .arg(&address)
+            .env("TMPDIR", dir.path())
             .stdin(Stdio::null())
             .stdout(fs::File::create(&dom).unwrap())
             .stderr(fs::File::create(&log).unwrap())

@@ -9,9 +9,7 @@ use tare_memory::{publish, Error, Mapping, OwnedFile, Pages, MAPPING_MAX};
 
 /// A path for a file that nothing else has.
 fn path(name: &str) -> std::path::PathBuf {
-    let dir = std::env::temp_dir().join(format!("tare-memory-{}", std::process::id()));
-    fs::create_dir_all(&dir).unwrap();
-    dir.join(name)
+    std::env::temp_dir().join(format!("tare-memory-{}-{name}", std::process::id()))
 }
 
 #[test]

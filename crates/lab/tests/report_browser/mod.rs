@@ -81,6 +81,8 @@ impl Page {
                 "--user-data-dir={}",
                 directory.path().join("profile").display()
             ))
+            // It is killed, and would leave folders behind.
+            .env("TMPDIR", directory.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
