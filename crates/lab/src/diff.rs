@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::experiment::{ClaimKind, Experiment, IMPORTED};
+use crate::extract::Place;
 use crate::fingerprint::Machine;
 use crate::result::{CellResult, ClaimResult, ExperimentResult, RunResult, Verdict};
 use crate::unit::{Better, Unit};
@@ -383,7 +384,7 @@ fn changed_experiments(before: &[Experiment], after: &[Experiment]) -> Vec<Condi
 /// run has them too.
 fn properties(experiment: &Experiment, other: &Experiment) -> BTreeMap<String, String> {
     let driver = ("driver".to_owned(), experiment.driver.clone());
-    // A log does not say by what parameters it was measured.
+    // A log does not say by what parameters it was measured, nor where its figures came from.
     let is_imported = [experiment, other].iter().any(|one| one.driver == IMPORTED);
     let fixed = experiment.fixed.iter().filter(|_| !is_imported);
     let fixed = fixed.map(|(name, value)| (format!("fixed.{name}"), value.to_string()));
@@ -399,12 +400,22 @@ fn properties(experiment: &Experiment, other: &Experiment) -> BTreeMap<String, S
             Ok(_) => String::new(),
             Err(_) => one.unit.to_string(),
         };
-        [
+        let from = one.from.as_ref().filter(|_| !is_imported).map(|from| {
+            let (Place::Json(place) | Place::Regex(place)) = &from.place;
+            let kind = match from.place {
+                Place::Json(_) => "JSON Pointer",
+                Place::Regex(_) => "regular expression",
+            };
+            ("from", format!("{}, {kind} {place}", from.stream.name()))
+        });
+        let named = [
             ("statistic", one.statistic.to_string()),
+            ("across", one.across.to_string()),
             ("better", better.to_owned()),
             ("unit", unit),
-        ]
-        .map(|(property, value)| (format!("{}.{property}", one.name), value))
+        ];
+        let all = named.into_iter().chain(from);
+        all.map(|(property, value)| (format!("{}.{property}", one.name), value))
     });
     std::iter::once(driver)
         .chain(fixed)

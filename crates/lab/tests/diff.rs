@@ -7,6 +7,7 @@ use tare_lab::diff::{diff, CellChange, RunDiff};
 use tare_lab::experiment::{
     Bound, Claim, ClaimKind, Experiment, Metric, Rounds, Standing, Statistic,
 };
+use tare_lab::extract::{Extract, Place, Stream};
 use tare_lab::result::RunResult;
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Parameters, Selector, Value};
@@ -200,6 +201,32 @@ fn what_changed_in_an_experiment_is_a_condition() {
             "my/x: time.better: lower → higher",
             "my/x: time.statistic: median → 99th percentile",
         ]
+    );
+    let from = |place| Metric {
+        across: Statistic::Mean,
+        from: Some(Extract {
+            stream: Stream::Stderr,
+            place,
+        }),
+        ..time.clone()
+    };
+    let of = |metric| experiment("nap", &[], metric);
+    let (json, regex) = (Place::Json("/t".into()), Place::Regex("t=(.*)".into()));
+    assert_eq!(
+        conditions(&of(time.clone()), &of(from(json.clone()))),
+        [
+            "my/x: time.across: median → mean",
+            "my/x: time.from: not given → standard error, JSON Pointer /t",
+        ]
+    );
+    assert_eq!(
+        conditions(&of(from(json)), &of(from(regex.clone()))),
+        ["my/x: time.from: standard error, JSON Pointer /t → standard error, regular expression t=(.*)"]
+    );
+    let imported = experiment("imported", &[], from(regex));
+    assert_eq!(
+        conditions(&imported, &of(from(Place::Json("/t".into())))),
+        ["my/x: driver: imported → nap"]
     );
     let bytes = metric(Statistic::Median, Unit::Bytes, Better::Lower);
     let other_unit = experiment("imported", &[], bytes);
