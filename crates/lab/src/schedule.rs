@@ -10,8 +10,8 @@ use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
 
-/// Rounds after which most claims are decided: 14 that agree, which is the fewest, and two more.
-const WANTED: u32 = 16;
+/// Rounds after which most claims are decided: 14 that agree, which is the fewest, and six more.
+const WANTED: u32 = 20;
 
 /// The rounds that an experiment has before it can make room for others.
 const FEWEST: u32 = 3;

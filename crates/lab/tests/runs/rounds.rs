@@ -325,16 +325,16 @@ fn an_experiment_of_long_rounds_makes_room_for_the_verdicts_of_others() {
         assert_eq!(Schedule::new(&plan, &records), schedule);
         schedule.open
     };
-    // Thirteen rounds more of the second take 39 s, after 99 s.
-    assert_eq!(state(169.0, 3, 2), [true, true]);
-    assert_eq!(state(167.0, 3, 2), [false, true]);
+    // Seventeen rounds more of the second take 51 s, after 99 s.
+    assert_eq!(state(181.0, 3, 2), [true, true]);
+    assert_eq!(state(179.0, 3, 2), [false, true]);
     // Too little for either: the one that needs least has it.
     assert_eq!(state(131.0, 3, 2), [false, true]);
     // There is no need to before there are three rounds, and no one to make room for.
     assert_eq!(state(120.0, 2, 2), [true, true]);
     assert_eq!(state(130.0, 3, 1), [true]);
     // Those that are wanted have run.
-    assert_eq!(state(600.0, 16, 2), [true, true]);
+    assert_eq!(state(732.0, 20, 2), [true, true]);
 }
 
 #[test]
