@@ -15,7 +15,6 @@ use crate::{completion, cvm, gateway, guest, import, load, loadtest, memory, rng
 #[command(
     name = "tare",
     version,
-    about,
     after_help = "Examples:\n  \
         tare run                     the tour: some published claims, in at most 60 s\n  \
         tare run all                 every experiment at quick size\n  \
@@ -106,7 +105,9 @@ pub(crate) enum Command {
     tare run --resume tare-runs/20260101T120000Z\n\n\
     An experiment runs rounds until its claims and targets are decided. Its file specifies the \
     minimum (10 for most experiments) and the maximum number of rounds; `tare show` prints both. \
-    After the first round, another one starts only if it is expected to end within the budget.\n\n\
+    After the first round, another one starts only if it is expected to end within the budget, and \
+    from the fourth round on only if that leaves enough for 20 rounds of experiments that need less \
+    time.\n\n\
     Claims are printed to standard output, progress to standard error.\n\n\
     Exit status: 0 completed, whatever the verdicts; 1 with --strict: a claim was not reproduced \
     or a target was missed; 2 usage error, the experiments could not run, or no trial gave a \
@@ -232,7 +233,8 @@ pub(crate) struct Json {
     tare doctor\n  \
     tare doctor my-experiment.toml    what the cells of this file require")]
 pub(crate) struct Doctor {
-    /// Experiments to check: an id, a suite or a file; all embedded ones if none is named
+    /// Experiments to check: an id, a suite or a file; without one, all embedded ones, random
+    /// numbers, guests and programs
     #[arg(value_name = "EXPERIMENT", add = completion::experiments())]
     pub(crate) experiments: Vec<String>,
     /// Print JSON

@@ -65,7 +65,8 @@ pub(crate) fn doctor(arguments: &cli::Doctor) -> anyhow::Result<ExitCode> {
         terminal::print(&terminal::json(&diagnosis)?)?;
     } else {
         // An experiment's text may come from a file that is not the user's own.
-        let text = terminal::plain(&in_words(&diagnosis));
+        let is_whole = arguments.experiments.is_empty();
+        let text = terminal::plain(&in_words(&diagnosis, is_whole));
         terminal::print(&terminal::fitted(&text))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -123,7 +124,8 @@ fn programs() -> Vec<Program> {
     batteries.collect()
 }
 
-fn in_words(diagnosis: &Diagnosis) -> String {
+/// The machine and the experiments; the whole diagnosis, also what no experiment asked for.
+fn in_words(diagnosis: &Diagnosis, is_whole: bool) -> String {
     let mut text = String::from("Machine\n");
     let machine = &diagnosis.machine;
     let _ = writeln!(
@@ -140,9 +142,11 @@ fn in_words(diagnosis: &Diagnosis) -> String {
     for warning in &diagnosis.warnings {
         let _ = writeln!(text, "  ! {warning}");
     }
-    text.push('\n');
-    text.push_str(&diagnosis::in_words(&diagnosis.random));
-    text.push_str(&hosts::in_words(&diagnosis.guests));
+    if is_whole {
+        text.push('\n');
+        text.push_str(&diagnosis::in_words(&diagnosis.random));
+        text.push_str(&hosts::in_words(&diagnosis.guests));
+    }
     text.push_str("\nExperiments\n");
     let widest = diagnosis
         .experiments
@@ -170,6 +174,9 @@ fn in_words(diagnosis: &Diagnosis) -> String {
                 let _ = writeln!(text, "      to change that: {remedy}");
             }
         }
+    }
+    if !is_whole {
+        return text;
     }
     text.push_str("\nPrograms\n");
     for program in &diagnosis.programs {

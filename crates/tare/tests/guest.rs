@@ -405,7 +405,7 @@ fn is_qemu(pid: u32) -> bool {
 fn doctor_says_what_guests_need_in_words_and_as_json() {
     let doctor = |arguments: &[&str]| {
         let mut command = Command::new(TARE);
-        let output = command.args(["doctor", "rdrand/size"]).args(arguments);
+        let output = command.arg("doctor").args(arguments);
         texts(&output.output().unwrap()).0
     };
     let report: serde_json::Value = serde_json::from_str(&doctor(&["--json"])).unwrap();
@@ -413,11 +413,13 @@ fn doctor_says_what_guests_need_in_words_and_as_json() {
     let checks = report["guests"]["checks"].as_array().unwrap();
     assert_eq!(checks.len(), 10, "{report:#}");
     for check in checks {
-        assert!(words.contains(check["name"].as_str().unwrap()), "{words}");
+        let name = check["name"].as_str().unwrap();
+        assert!(words.contains(name), "{words}");
         let is_fine = check["state"] == "fine";
         assert_eq!(check["remedy"].is_null(), is_fine, "{check}");
         let remedy = check["remedy"].as_str().unwrap_or_default();
-        assert!(words.contains(remedy), "{remedy}: {words}");
+        // Each process tries KVM, and a busy machine may boot a guest in time in one of them only.
+        assert!(name == "kvm" || words.contains(remedy), "{remedy}: {words}");
     }
     for trouble in [
         "ten times slower than the host's:",
@@ -427,6 +429,10 @@ fn doctor_says_what_guests_need_in_words_and_as_json() {
     }
     let troubles = report["guests"]["troubles"].as_array().unwrap();
     assert_eq!(troubles.len(), 2, "{report:#}");
+    // What a named experiment needs is not lost among all that.
+    let named = doctor(&["rdrand/size"]);
+    let titles: Vec<&str> = named.lines().filter(|it| !it.starts_with(' ')).collect();
+    assert_eq!(titles, ["Machine", "", "Experiments"], "{named}");
 }
 
 #[test]

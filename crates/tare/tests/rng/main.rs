@@ -140,7 +140,7 @@ fn the_bench_measures_method_and_limit_in_turn() {
         assert!(one["median"]["throughput"].as_f64().unwrap() > 0.0);
     }
     assert_eq!(report["unit"], "B/s");
-    assert!(report["of_bare"].as_f64().unwrap() > 0.0);
+    assert!(report["cpu_of_bare"].as_f64().unwrap() > 0.0);
 }
 
 #[test]

@@ -31,7 +31,8 @@ const FRAME_NS: u64 = 1000;
     The peer is the next hop of the public interface. Frames are addressed to the `mac` of the \
     private interface; without one, to the MAC address of its device if that is on this machine; \
     otherwise, to 02:00:00:00:00:01.\n\n\
-    Exit status: 0 both files were written; 2 an error occurred, and neither file was written.")]
+    Exit status: 0 both files were written; 2 an error occurred. Existing files are replaced only \
+    when both new ones are complete.")]
 pub(crate) struct Args {
     /// Meta-configuration file
     meta: PathBuf,

@@ -189,7 +189,7 @@ fn as_json(args: &Args, all: &[Series]) -> Value {
         "chunk_bytes": u64::from(args.chunk_size) * NUMBER_BYTES,
         "unit": Unit::BytesPerSecond.spelling(),
         "better": "higher",
-        "of_bare": of_bare(all),
+        "cpu_of_bare": of_bare(all),
         "series": all.iter().map(series).collect::<Vec<_>>(),
     })
 }
