@@ -1,6 +1,7 @@
 //! Nodes and clients that end, stop answering or are refused.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 
 use super::*;
@@ -280,4 +281,23 @@ fn a_refused_connection_says_why() {
     let absent = Client::connect(Path::new("/nonexistent/socket"), &PATIENT);
     assert!(matches!(absent, Err(ConnectError::Os { .. })));
     assert!(Server::listen(&node.path, ServerConfig::new(2)).is_err());
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let path = socket_path();
+    std::fs::write(&path, "kept").unwrap();
+    let refused = Server::listen(&path, ServerConfig::new(1)).map(drop);
+    let found = std::fs::read(&path);
+    std::fs::remove_file(&path).unwrap();
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("expected a socket or nothing"), "{error}");
+    assert_eq!(found.unwrap(), b"kept");
+}
+
+#[test]
+fn the_socket_of_a_node_is_for_its_user_alone() {
+    let node = Node::start(ServerConfig::new(1));
+    let mode = std::fs::metadata(&node.path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
 }

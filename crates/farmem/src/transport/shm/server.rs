@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -601,6 +602,13 @@ fn bind(path: &Path) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let new = || net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    // `connect` refuses a file that is no socket like one of a node that was killed.
+    let found = path.symlink_metadata().map(|found| found.file_type());
+    if found.is_ok_and(|found| !found.is_socket()) {
+        let error = "found something else than a socket there, expected a socket or nothing: \
+                     name another path, or remove what is there";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, error));
+    }
     let listener = new()?;
     match net::bind(&listener, &address) {
         Ok(()) => {}

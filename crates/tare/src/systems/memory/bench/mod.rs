@@ -51,9 +51,9 @@ const BASE: u64 = 1 << 45;
     tare memory bench udp://127.0.0.1:7311 --sessions 1,8,100,400,700,1000 --format clio\n  \
     tare memory bench udp://127.0.0.1:7311 --threads 1,2,4 --size 1Ki --format clio\n  \
     tare memory bench udp://127.0.0.1:7311 --size 64Ki --outstanding 16 --json\n\n\
-    Every byte that is read or written is verified, outside the measured time. With one \
-    outstanding operation, latencies are those of single operations; with more, they are the time \
-    per operation.\n\n\
+    Every byte that is read or written is verified, outside the measured time. Latencies are \
+    measured with one outstanding operation only; with more, the time per operation is that of the \
+    whole divided by their number.\n\n\
     Exit status: 0 completed; 1 a byte was wrong or an operation failed; 2 usage error, or the \
     measurement could not run; 130 interrupted.")]
 pub(crate) struct Args {
