@@ -401,10 +401,9 @@ fn properties(experiment: &Experiment, other: &Experiment) -> BTreeMap<String, S
             Err(_) => one.unit.to_string(),
         };
         let from = one.from.as_ref().filter(|_| !is_imported).map(|from| {
-            let (Place::Json(place) | Place::Regex(place)) = &from.place;
-            let kind = match from.place {
-                Place::Json(_) => "JSON Pointer",
-                Place::Regex(_) => "regular expression",
+            let (kind, place) = match &from.place {
+                Place::Json(place) => ("JSON Pointer", place),
+                Place::Regex(place) => ("regular expression", place),
             };
             ("from", format!("{}, {kind} {place}", from.stream.name()))
         });
